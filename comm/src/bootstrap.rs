@@ -20,6 +20,7 @@ mod outbox;
 mod proof;
 mod root;
 mod roster;
+mod site;
 pub mod store;
 pub(crate) mod sys;
 mod target;
@@ -27,7 +28,6 @@ mod vigil;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,7 @@ use claims::Claim;
 use dial::{Seat, Wish, dial};
 pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
+pub(crate) use site::Site;
 use store::StoreError;
 use target::Target;
 pub(crate) use vigil::Patience;
@@ -198,32 +199,6 @@ fn hint(kind: Refusal) -> &'static str {
     }
 }
 
-impl UniqueId {
-    /// Open a root and draw the id that leads to it. It listens on `at`, or without one on every
-    /// interface of this host. The root serves one world in a thread of its own until it is
-    /// dropped. Errors: `Listen`, `System`.
-    pub fn create(at: Option<IpAddr>) -> Result<(UniqueId, Root), JoinError> {
-        let secret = proof::random().map_err(system("drawing a secret"))?;
-        let listener = match at {
-            Some(ip) => listen::at(&[SocketAddr::new(ip, 0)])?,
-            None => listen::everywhere(0)?,
-        };
-        let root = Root::serve(listener, secret, None).map_err(system("starting the root"))?;
-        let bound = root.address();
-        let mut reached = vec![bound];
-        if bound.ip().is_unspecified() {
-            let ips = sys::addresses().map_err(system("listing the interfaces"))?;
-            let (v4, v6): (Vec<_>, Vec<_>) = ips.into_iter().partition(IpAddr::is_ipv4);
-            let v6 = v6.into_iter().filter(|_| bound.is_ipv6());
-            // As many as an id has room for, this host's own last.
-            let far = v4.into_iter().take(6).chain(v6.take(2));
-            let all = far.chain([IpAddr::from([127, 0, 0, 1])]);
-            reached = all.map(|ip| SocketAddr::new(ip, bound.port())).collect();
-        }
-        Ok((UniqueId::new(&reached, &secret), root))
-    }
-}
-
 /// Join the world that `me` describes and wait until all its ranks have come, at most until
 /// `deadline`, without a word meanwhile. `card` (at most [`CARD_BYTES_MAX`] bytes) goes to all of
 /// them. What is said to the root is sealed if this rank shall `encrypt`, as all do or none.
@@ -268,6 +243,7 @@ pub(crate) fn rendezvous_with(
     // The second of two threads opens no root: it comes to that of the first, and is refused there.
     let serves = rank == 0 && !claim.is_second();
     let Patience { report_after, silence, encrypt, .. } = patience;
+    let site = patience.site.clone();
     let wish = Wish { rank, ranks, card, process, member, report_after, silence, encrypt };
     let mut vigil = Vigil::new(rank, patience);
     let vigil = &mut vigil;
@@ -275,7 +251,7 @@ pub(crate) fn rendezvous_with(
         (RootSpec::Alone, _) => contradiction("nothing says where its root is"),
         (RootSpec::Id(id), _) => join_once(id, wish, vigil),
         (RootSpec::IdFile(path), true) => {
-            let (id, root) = UniqueId::create(None)?;
+            let (id, root) = UniqueId::create_on(&site)?;
             id.write_file(path)?;
             let joined = join(&Target::Id(&id), wish, Some(root.shared()), vigil);
             // Everybody has read it, or nobody needs it any more; a newer one is not ours.
@@ -294,17 +270,18 @@ pub(crate) fn rendezvous_with(
             join(&Target::Own(own, secret), wish, Some(root.shared()), vigil)
         }
         (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, vigil),
-        (RootSpec::Store(store), _) => join_by_store(store, rank, wish, vigil),
+        (RootSpec::Store(store), _) => join_by_store((store, &site), rank, wish, vigil),
     }
 }
 
 /// Meet at the root of an id. A root serves one world, and is gone with it: who comes again would
 /// look for it until the deadline.
 fn join_once(id: &UniqueId, wish: Wish<'_>, vigil: &mut Vigil) -> Result<Joined, JoinError> {
-    static JOINED: Mutex<BTreeSet<(u32, usize, [u8; ID_BYTES])>> = Mutex::new(BTreeSet::new());
+    // Of each id what tells it from others, without the secret.
+    static JOINED: Mutex<BTreeSet<(u32, usize, u64)>> = Mutex::new(BTreeSet::new());
     let joined = || JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     // A child of a fork is another process.
-    let (rank, me) = (wish.rank, (std::process::id(), wish.rank, id.to_bytes()));
+    let (rank, me) = (wish.rank, (std::process::id(), wish.rank, id.mark()));
     if joined().contains(&me) {
         return Err(JoinError::Spent { rank });
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use brigade_transports::Transport;
 
-use crate::bootstrap::{IdError, JoinError, Joined, Patience, UniqueId, rendezvous_with};
+use crate::bootstrap::{IdError, JoinError, Joined, Patience, Root, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::control::{Control, Refusal};
 use crate::launch::{Launch, RootSpec};
@@ -133,6 +133,19 @@ impl Communicator {
         let met = all_met(at_once(0..ranks, meet)?)?;
         let join = |met: Met| met.join(settings.clone());
         at_once(met, join)?.into_iter().collect()
+    }
+}
+
+impl UniqueId {
+    /// Like [`UniqueId::create`], on a port of [`Settings::ports`] and for those who come by the
+    /// interfaces of [`Settings::interface`], where these say something. Where this host has no
+    /// such interface, it is each rank that says so.
+    ///
+    /// # Errors
+    ///
+    /// `Listen`, also where all these ports are taken; `System`.
+    pub fn create_for(settings: &Settings) -> Result<(UniqueId, Root), JoinError> {
+        Self::create_on(&settings.site())
     }
 }
 

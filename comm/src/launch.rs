@@ -82,6 +82,8 @@ pub struct StoreAddress {
     pub port: u16,
     /// The same for all ranks, and for no other job.
     pub key: String,
+    /// What whoever joins must know besides what lies in the store.
+    pub secret: Option<JobSecret>,
 }
 
 impl fmt::Display for StoreAddress {
@@ -310,7 +312,7 @@ impl Environment<'_> {
                 value: store,
                 want: "host:port (or [v6 address]:port)",
             })?;
-            return Ok(self.store(host, port));
+            return self.store(host, port);
         }
         if let Some(host) = self.text("MASTER_ADDR") {
             let advice = "set both, or BRIGADE_ROOT=host:port";
@@ -324,7 +326,7 @@ impl Environment<'_> {
             })?;
             // The agent that started us serves a store there.
             if self.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
-                return Ok(self.store(host, port));
+                return self.store(host, port);
             }
             let behind = port.checked_add(PORTS_BEHIND);
             let behind = behind.map_or_else(|| port - PORTS_BEHIND, |_| port + 1);
@@ -355,19 +357,26 @@ impl Environment<'_> {
     }
 
     fn address(&self, host: String, port: u16, port_count: u16) -> Result<RootSpec, LaunchError> {
-        let secret = match (self.text("BRIGADE_SECRET"), self.text("BRIGADE_SECRET_FILE")) {
-            (Some(text), _) => JobSecret::from_text(&text),
-            (None, Some(path)) => secret::read_file(path.into())?,
-            (None, None) => JobSecret::guard(&format!("{} {host}:{port}", self.identity())),
-        };
+        let guard = || JobSecret::guard(&format!("{} {host}:{port}", self.identity()));
+        let secret = self.secret()?.unwrap_or_else(guard);
         Ok(RootSpec::Address(RootAddress { host, port, port_count, secret }))
+    }
+
+    /// The job's secret, if it was given one.
+    fn secret(&self) -> Result<Option<JobSecret>, LaunchError> {
+        match (self.text("BRIGADE_SECRET"), self.text("BRIGADE_SECRET_FILE")) {
+            (Some(text), _) => Ok(Some(JobSecret::from_text(&text))),
+            (None, Some(path)) => secret::read_file(path.into()).map(Some),
+            (None, None) => Ok(None),
+        }
     }
 
     /// How often torchrun's agents have started anew is no part of the key: each counts by itself,
     /// and one that has come in place of another begins at 0. A new start has a new store.
-    fn store(&self, host: String, port: u16) -> RootSpec {
+    fn store(&self, host: String, port: u16) -> Result<RootSpec, LaunchError> {
         let run = self.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
-        RootSpec::Store(StoreAddress { host, port, key: format!("brigade/{run}") })
+        let (key, secret) = (format!("brigade/{run}"), self.secret()?);
+        Ok(RootSpec::Store(StoreAddress { host, port, key, secret }))
     }
 
     /// What tells this job from others, as far as its launcher says.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use brigade_schedule::Algorithm;
 
-use crate::bootstrap::Patience;
+use crate::bootstrap::{Patience, Site};
 use crate::header::Window;
 use crate::launch::NUMBER;
 use crate::{Error, Tuning, say};
@@ -46,10 +46,11 @@ pub struct Settings {
     /// get [`Error::Mismatch`]. [`Settings::window`] says to what it is rounded.
     /// `BRIGADE_WINDOW_BYTES`.
     pub window_bytes: u64,
-    /// Which network interfaces TCP may use: names, addresses, CIDR, `^` to exclude.
-    /// `BRIGADE_INTERFACE`.
+    /// Which network interfaces TCP may use, and roots of unique ids: names, addresses, CIDR, `^`
+    /// to exclude. `BRIGADE_INTERFACE`.
     pub interface: Option<String>,
-    /// Ports that TCP may listen on, `FIRST-LAST`. `BRIGADE_PORTS`.
+    /// Ports that TCP may listen on, `FIRST-LAST`: one for each rank of a host, and one more where
+    /// the root of a unique id is. `BRIGADE_PORTS`.
     pub ports: Option<(u16, u16)>,
     /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
     pub sockets: usize,
@@ -109,8 +110,8 @@ const TABLE: [(&str, &str); 13] = [
     ("BRIGADE_REPORT_MS", "a call that stalls so long is reported, a join at 1/6"),
     ("BRIGADE_TIMEOUT_MS", "a call that stands still so long fails, 0 = at once"),
     ("BRIGADE_WINDOW_BYTES", "how much of a long call is worked on at a time"),
-    ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
-    ("BRIGADE_PORTS", "ports for TCP, FIRST-LAST"),
+    ("BRIGADE_INTERFACE", "interfaces for TCP and roots: name, address, CIDR, ^exclude"),
+    ("BRIGADE_PORTS", "ports for TCP and roots of ids, FIRST-LAST"),
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
     ("BRIGADE_ENCRYPT", "1: what goes over a network is encrypted, by TCP only"),
     ("BRIGADE_SILENCE_MS", "a machine that is silent so long is lost, from 2 s on"),
@@ -184,7 +185,12 @@ impl Settings {
     pub(crate) fn patience_until(&self, deadline: Instant) -> Patience {
         let report_after = Some(self.report_after / JOIN_REPORT_PART);
         let Self { silence, encrypt, .. } = *self;
-        Patience { deadline, report_after, silence, encrypt, meeting: None }
+        Patience { deadline, report_after, silence, encrypt, meeting: None, site: self.site() }
+    }
+
+    /// Where a root may be that is opened by these settings.
+    pub(crate) fn site(&self) -> Site {
+        Site { interface: self.interface.clone(), ports: self.ports }
     }
 
     /// Set one setting by its variable's name.

@@ -137,7 +137,7 @@ impl Communicator {
             Some(lost @ Verdict::Lost { .. }) => error_of(lost, JOINING),
             _ => error,
         };
-        let (_root, spec) = meeting.share_root().map_err(judged)?;
+        let (_root, spec) = meeting.share_root(settings).map_err(judged)?;
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
         let mut cards = |_: &[u8; 32]| Ok(world.own_cards());
@@ -152,13 +152,13 @@ impl Communicator {
     }
 
     /// The first rank opens a root, which is there until all have met; all learn where it is.
-    fn share_root(&self) -> Result<(Option<Arc<Root>>, RootSpec), Error> {
+    fn share_root(&self, settings: &Settings) -> Result<(Option<Arc<Root>>, RootSpec), Error> {
         if self.size() == 1 {
             return Ok((None, RootSpec::Alone));
         }
         let (mut mine, mut root) = ([0; ID_BYTES], Ok(None));
         if self.rank() == 0 {
-            match UniqueId::create(None) {
+            match UniqueId::create_for(settings) {
                 Ok((id, opened)) => (mine, root) = (id.to_bytes(), Ok(Some(opened.shared()))),
                 // The others get an id that is none, and need not wait for long.
                 Err(error) => root = Err(Error::join(error)),

@@ -6,14 +6,15 @@
 //! networks of their own are hosts of their own, and TCP joins them, even on one machine; how
 //! eagerly a rank waits depends on the machine alone, whose cores they share.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use brigade_transports::Transport;
 use brigade_transports::loopback;
 use brigade_transports::plugin::{PREFIX, Plugin};
 use brigade_transports::rdma::{self, Rdma};
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{self, Tcp};
+use brigade_transports::{Transport, TransportError};
 
 use crate::{Error, RdmaSettings, Settings};
 
@@ -52,7 +53,7 @@ pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>
 /// # Errors
 ///
 /// [`Error::Invalid`] for a name that is none, with the names that are.
-pub(crate) fn refuse_unknown(settings: &Settings) -> Result<(), Error> {
+pub fn refuse_unknown(settings: &Settings) -> Result<(), Error> {
     let is_known = |name: &str| {
         let is_plugin = name.strip_prefix(PREFIX).is_some_and(|wanted| !wanted.is_empty());
         is_plugin || ["", "auto", "loopback"].contains(&name) || NAMES.contains(&name)
@@ -123,6 +124,12 @@ pub fn transports_in_process(
         return transports(settings);
     }
     Ok(vec![Arc::new(loopback::World::new(ranks).clock(loopback::Clock::Real).transport())])
+}
+
+/// The addresses of this host that an interface setting admits, the fastest first.
+pub(crate) fn addresses(interface: &str) -> Result<Vec<IpAddr>, TransportError> {
+    let tcp = Tcp::new(tcp::Settings { interface: Some(interface.into()), ..Default::default() });
+    Ok(tcp.interfaces()?.into_iter().map(|interface| interface.address).collect())
 }
 
 /// What a transport that can be used would use of this machine, for a person to read: a line each.

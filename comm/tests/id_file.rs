@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -286,4 +286,31 @@ fn a_file_that_may_not_be_used_is_named_at_once() {
         assert!(error.contains(&shown) && error.contains("Permission denied"), "{error}");
     }
     assert!(output.contains("took 0 s"), "{output}");
+}
+
+#[test]
+fn a_file_of_another_user_leads_nowhere() {
+    let folder = Folder::new("stranger");
+    let (id, _root) = UniqueId::create(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
+    id.write_file(&folder.id()).unwrap();
+    if std::os::unix::fs::chown(folder.id(), Some(NOBODY), None).is_err() {
+        return println!("skipped: files cannot be given away here");
+    }
+    let error = error_of(join(&folder.id(), (1, 2), 20_000));
+    assert!(error.contains("it belongs to user 65534"), "{error}");
+}
+
+#[test]
+fn roots_of_ids_keep_to_the_ports_and_interfaces_that_the_settings_name() {
+    // Below those that anybody is given who asks for any.
+    let first = 21_000 + (std::process::id() % 400) as u16 * 20;
+    let ports = Some((first, first + 1));
+    let near = Settings { ports, interface: Some("127.0.0.0/8".into()), ..Settings::default() };
+    let (one, _root) = UniqueId::create_for(&near).unwrap();
+    let (other, _other) = UniqueId::create_for(&near).unwrap();
+    let here = |port| vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
+    assert_eq!([one.addresses(), other.addresses()], [here(first + 1), here(first)]);
+    let full = UniqueId::create_for(&near).unwrap_err().to_string();
+    let wanted = format!("the root cannot listen at any of the ports {first} to {}", first + 1);
+    assert!(full.starts_with(&wanted), "{full}");
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::store::{StoreClient, StoreServer};
-use brigade_comm::launch::{Launch, RootSpec, StoreAddress};
+use brigade_comm::launch::{JobSecret, Launch, RootSpec, StoreAddress};
 use brigade_comm::{Communicator, Op, Settings};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ fn values_are_kept_waited_for_and_removed() {
 fn ranks_meet_in_a_store_again_and_again() {
     let (_server, port) = server();
     let key = "brigade/test".to_owned();
-    let store = StoreAddress { host: "127.0.0.1".into(), port, key };
+    let store = StoreAddress { host: "127.0.0.1".into(), port, key, secret: None };
     let settings = Settings { transport: "tcp".into(), ..Settings::default() };
     for _ in 0..3 {
         std::thread::scope(|scope| {
@@ -79,7 +79,8 @@ fn ranks_meet_in_a_store_again_and_again() {
 fn ranks_meet_in_a_store_however_often_each_has_tried_in_vain() {
     let (_server, port) = server();
     let join = |key: &str, rank: usize, patience: Duration| {
-        let store = StoreAddress { host: "127.0.0.1".into(), port, key: key.into() };
+        let (host, key) = ("127.0.0.1".into(), key.into());
+        let store = StoreAddress { host, port, key, secret: None };
         let (root, transport) = (RootSpec::Store(store), "tcp".into());
         let settings = Settings { transport, join_timeout: patience, ..Settings::default() };
         let launch = Launch { rank, ranks: 2, local_rank: None, root };
@@ -94,6 +95,36 @@ fn ranks_meet_in_a_store_however_often_each_has_tried_in_vain() {
             let ranks = [0, 1].map(|rank| scope.spawn(move || join(key, rank, PATIENCE).unwrap()));
             let worlds = ranks.map(|rank| rank.join().unwrap());
             drop(worlds);
+        });
+    }
+}
+
+/// What lies in the store does not lead in alone, where the job has a secret.
+#[test]
+fn ranks_that_meet_in_a_store_prove_the_secret_of_their_job() {
+    let (_server, port) = server();
+    let join = |key: &str, rank: usize, secret: Option<&str>| {
+        let (host, key) = ("127.0.0.1".into(), key.into());
+        let store = StoreAddress { host, port, key, secret: secret.map(JobSecret::from_text) };
+        let (root, transport) = (RootSpec::Store(store), "tcp".into());
+        let join_timeout = Duration::from_secs(4);
+        let settings = Settings { transport, join_timeout, ..Settings::default() };
+        Communicator::join(Launch { rank, ranks: 2, local_rank: None, root }, settings)
+    };
+    for (key, secrets, fit) in [
+        ("alike", [Some("one"), Some("one")], true),
+        ("another", [Some("one"), Some("other")], false),
+        ("none", [Some("one"), None], false),
+    ] {
+        std::thread::scope(|scope| {
+            let join = &join;
+            let ranks = [0, 1].map(|rank| scope.spawn(move || join(key, rank, secrets[rank])));
+            let ends = ranks.map(|rank| rank.join().unwrap());
+            assert_eq!(ends.each_ref().map(Result::is_ok), [fit; 2], "{key}");
+            if let Err(error) = &ends[1] {
+                let error = error.to_string();
+                assert!(error.contains("BRIGADE_SECRET"), "{key}: {error}");
+            }
         });
     }
 }

@@ -329,8 +329,11 @@ int main(int argc, char **argv) {
     CHECK(argc > 2);
     version = atoi(argv[2]);
     CHECK(pipe(pipes) == 0 && (child = fork()) >= 0);
-    if (child == 0)
+    if (child == 0) {
+        /* Else it would wait for a parent that has failed. */
+        close(pipes[1]);
         die_in_the_middle(argv[1], version, pipes[0]);
+    }
     CHECK(net_open(&net, argv[1], version) == 0);
     CHECK(net_init(&net) == NET_OK);
     CHECK(net_devices(&net, &devices) == NET_OK && devices > 0);

@@ -79,6 +79,16 @@ fn every_version_keeps_the_contract() {
 }
 
 #[test]
+fn a_transport_that_none_is_named_is_not_passed_over() {
+    let Some(workshop) = Workshop::open("misspelled") else { return };
+    let mut drive = workshop.drive("12", "short");
+    let output = drive.env("BRIGADE_TRANSPORT", "shm,tpc").output().expect("it can be started");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("no transport is named \"tpc\""), "{said}");
+}
+
+#[test]
 fn valgrind_has_nothing_to_say() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return println!("skipped: there is no valgrind here");

@@ -8,17 +8,18 @@
 //! Whoever sees an id can join: hand it on as one hands on a password.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::proof::random;
+use super::proof::{keyed_secret, random};
+use super::sys::user;
 
 /// How many bytes an id has.
 pub const ID_BYTES: usize = 128;
@@ -145,6 +146,17 @@ impl UniqueId {
         secret
     }
 
+    /// What tells it from any other that one will ever see, and does not tell the secret.
+    pub(super) fn mark(&self) -> u64 {
+        let digest = keyed_secret(&self.secret(), &[0; SECRET_BYTES]);
+        u64::from_le_bytes(*digest.first_chunk().expect("a digest is longer"))
+    }
+
+    /// The id that those take this for who know the job's secret, too.
+    pub(super) fn keyed(&self, job: &[u8; SECRET_BYTES]) -> Self {
+        Self::new(&self.addresses(), &keyed_secret(&self.secret(), job))
+    }
+
     /// Write the id, as text, to a file that only its owner can read. Whoever reads `path` finds
     /// either the whole id or what was there before. Errors: `File`, also where there is something
     /// that no job has left: it stays.
@@ -168,13 +180,15 @@ impl UniqueId {
         })
     }
 
-    /// Read an id that [`UniqueId::write_file`] wrote. Errors: `File`, `Text`, `Malformed`.
+    /// Read an id that [`UniqueId::write_file`] wrote. Errors: `File`, also for a file of another
+    /// user than this one and the administrator; `Text`, `Malformed`.
     pub fn read_file(path: &Path) -> Result<Self, IdError> {
         let failed = |source| IdError::File { path: path.to_owned(), source };
         let mut text = String::new();
         // To open a pipe would be to wait for its writer, without a deadline.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let mut file = io::Read::take(file.map_err(failed)?, FILE_BYTES_MAX);
+        let file = file.and_then(of_a_friend).map_err(failed)?;
+        let mut file = io::Read::take(file, FILE_BYTES_MAX);
         io::Read::read_to_string(&mut file, &mut text).map_err(failed)?;
         text.trim().parse()
     }
@@ -192,6 +206,17 @@ impl UniqueId {
             }
         }
     }
+}
+
+/// A file whose owner may tell us where to go: in a folder that all may write to, anybody can leave
+/// one that leads to a root of his own.
+fn of_a_friend(file: File) -> io::Result<File> {
+    let (owner, me) = (file.metadata()?.uid(), user());
+    if owner == me || owner == 0 {
+        return Ok(file);
+    }
+    let why = format!("it belongs to user {owner}, and this process runs as user {me}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// Refuse to take the place of what is no id, as far as one can see without reading it: the file

@@ -14,8 +14,8 @@ type Found = io::Result<Vec<SocketAddr>>;
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
     asked: Option<Receiver<Found>>,
-    /// What was wrong at last, which says more than that the next answer has not come.
-    wrong: Option<(io::ErrorKind, String)>,
+    /// The last answer: addresses to try, or what is wrong, while the next one has not come.
+    last: Option<Result<Vec<SocketAddr>, (io::ErrorKind, String)>>,
 }
 
 impl Lookup {
@@ -40,14 +40,16 @@ impl Lookup {
             }
         };
         match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(found) => found.inspect_err(|error| {
-                self.wrong = Some((error.kind(), error.to_string()));
-            }),
+            Ok(found) => {
+                let said = |error: &io::Error| (error.kind(), error.to_string());
+                self.last = Some(found.as_ref().map_err(said).cloned());
+                found
+            }
             Err(RecvTimeoutError::Timeout) => {
                 self.asked = Some(answer);
                 let silent = "no name server has answered so far".to_owned();
-                let (kind, wrong) = self.wrong.clone().unwrap_or((io::ErrorKind::TimedOut, silent));
-                Err(io::Error::new(kind, wrong))
+                let last = self.last.clone().unwrap_or(Err((io::ErrorKind::TimedOut, silent)));
+                last.map_err(|(kind, said)| io::Error::new(kind, said))
             }
             Err(RecvTimeoutError::Disconnected) => Err(io::ErrorKind::Other.into()),
         }
@@ -92,6 +94,17 @@ mod tests {
         let resolve = move || asked.recv().map(|()| Vec::new()).map_err(io::Error::other);
         let error = lookup.ask(Instant::now(), resolve).expect_err("no answer");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn addresses_that_were_found_are_tried_while_they_are_looked_up_again() {
+        let (mut lookup, later) = (Lookup::default(), Instant::now() + Duration::from_secs(20));
+        let found = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+        let answer = found.clone();
+        lookup.ask(later, move || Ok(answer)).expect("an answer");
+        let (_server, asked) = channel::<()>();
+        let resolve = move || asked.recv().map(|()| Vec::new()).map_err(io::Error::other);
+        assert_eq!(lookup.ask(Instant::now(), resolve).expect("the last ones"), found);
     }
 
     #[test]

@@ -50,6 +50,14 @@ pub(super) fn world_secret(secret: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
+/// The secret of a root whose id lies where others may read it, from that of the id and the job's.
+pub(super) fn keyed_secret(secret: &[u8; 32], job: &[u8; 32]) -> [u8; 32] {
+    let mut mac = mac(job);
+    mac.update(b"brigade id in a store");
+    mac.update(secret);
+    mac.finalize().into_bytes().into()
+}
+
 /// Bytes that nobody can have seen before.
 pub(super) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::SILENCE;
+use super::{SILENCE, Site};
 use crate::control::Control;
 use crate::say::warn;
 
@@ -32,13 +32,15 @@ pub(crate) struct Patience {
     /// What hears of the others meanwhile, for those who knew each other before: once it has a
     /// verdict there is nobody to wait for.
     pub(crate) meeting: Option<Arc<Control>>,
+    /// Where a root may be that this rank opens.
+    pub(crate) site: Site,
 }
 
 impl Patience {
     /// Of which nobody is told.
     pub(super) fn silent(deadline: Instant) -> Self {
-        let (report_after, encrypt, meeting) = (None, false, None);
-        Self { deadline, report_after, silence: SILENCE, encrypt, meeting }
+        let (report_after, encrypt, meeting, site) = (None, false, None, Site::default());
+        Self { deadline, report_after, silence: SILENCE, encrypt, meeting, site }
     }
 }
 

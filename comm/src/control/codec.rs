@@ -127,10 +127,23 @@ impl<'a> Fields<'a> {
         }
         let text = std::str::from_utf8(self.take(count)?)
             .map_err(|_| Malformed { what: "a text that is not UTF-8" })?;
-        Ok(text.to_owned())
+        // It ends up on people's terminals.
+        Ok(text.replace(|letter: char| letter.is_control() && letter != '\n', "?"))
     }
 
     pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed { what: "bytes behind a frame" }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_no_letters_that_a_terminal_obeys() {
+        let mut parts = Parts(Vec::new());
+        parts.text("one\x1b[2J\ntwo\u{9b}");
+        assert_eq!(Fields(&parts.0).text().as_deref(), Ok("one?[2J\ntwo?"));
     }
 }

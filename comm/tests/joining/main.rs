@@ -259,6 +259,17 @@ fn a_rank_that_finds_nobody_says_where_it_looks_and_what_it_got() {
 }
 
 #[test]
+fn a_name_that_is_known_leaves_what_its_address_says() {
+    let root = format!("localhost:{}", free_port());
+    let rank = Rank::start(1, 2, &[("BRIGADE_ROOT", &root)]);
+    let lines = rank.all();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines {
+        check(line, &[&root, "Connection refused"]);
+    }
+}
+
+#[test]
 fn a_name_that_nobody_knows_is_told_early_by_both_ends() {
     // A name server may take its time to say so.
     let root = [

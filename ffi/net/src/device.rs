@@ -4,7 +4,7 @@ use std::ffi::{CString, c_int};
 use std::sync::{Arc, LazyLock};
 
 use brigade_comm::Settings;
-use brigade_comm::transports::transports;
+use brigade_comm::transports::{refuse_unknown, transports};
 use brigade_transports::{Caps, Transport};
 
 use crate::fault::{Fault, Outcome};
@@ -40,6 +40,7 @@ pub(crate) fn of(number: c_int) -> Outcome<&'static Device> {
 
 fn find() -> Result<Vec<Device>, String> {
     let mut settings = Settings::from_env().map_err(|error| error.to_string())?;
+    refuse_unknown(&settings).map_err(|error| error.to_string())?;
     let asked: Vec<&str> = settings.transport.split(',').map(str::trim).collect();
     let kept: Vec<&str> = asked.into_iter().filter(|name| USABLE.contains(name)).collect();
     settings.transport = if kept.is_empty() { "auto".into() } else { kept.join(",") };

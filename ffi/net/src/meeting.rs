@@ -7,7 +7,6 @@
 //! connection, as NCCL uses them.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::mpsc::{Receiver as Answers, TryRecvError, sync_channel};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::Builder;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 use brigade_comm::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous};
 use brigade_comm::launch::{Launch, RootSpec};
 use brigade_transports::plugin::sys::HANDLE_BYTES;
-use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, TransportError, tcp};
+use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, TransportError};
 use sha2::{Digest, Sha256};
 
 use crate::device::Device;
@@ -66,11 +65,8 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listen; the handle for whoever is to call.
     pub(crate) fn open(device: &'static Device) -> Outcome<([u8; HANDLE_BYTES], Listener)> {
-        let at = match &device.settings.interface {
-            None => None,
-            Some(_) => chosen_address(device)?,
-        };
-        let (id, root) = UniqueId::create(at).map_err(|error| Fault::system(error.to_string()))?;
+        let drawn = UniqueId::create_for(&device.settings);
+        let (id, root) = drawn.map_err(|error| Fault::system(error.to_string()))?;
         let handle = id.to_bytes();
         let answer = start(device, id, 0, LISTENING)?;
         Ok((handle, Listener { answer, _root: root }))
@@ -80,19 +76,6 @@ impl Listener {
     pub(crate) fn accept(&mut self) -> Outcome<Option<Link>> {
         poll(&self.answer)
     }
-}
-
-/// Where callers shall find us, if the settings name an interface.
-fn chosen_address(device: &Device) -> Outcome<Option<IpAddr>> {
-    let interface = device.settings.interface.clone();
-    let tcp = tcp::Tcp::new(tcp::Settings { interface, ..tcp::Settings::default() });
-    // Of a link alone nobody can say which, elsewhere.
-    let is_of_link = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    let addresses = tcp.interfaces()?.into_iter().map(|interface| interface.address);
-    Ok(addresses.into_iter().find(|address| !is_of_link(address)))
 }
 
 /// Calls on their way, by handle: NCCL asks again with the same one until it has its connection.

@@ -35,9 +35,11 @@ impl Kept {
     }
 }
 
-/// Draw an id for one world, and open its root, which waits for the ranks in a thread.
+/// Draw an id for one world, and open its root, which waits for the ranks in a thread, where the
+/// environment's settings let it.
 pub fn draw() -> Outcome<[u8; ID_BYTES]> {
-    let (id, root) = UniqueId::create(None)
+    let settings = Settings::from_env()?;
+    let (id, root) = UniqueId::create_for(&settings)
         .map_err(|error| Failure::system(format!("no unique id can be drawn: {error}")))?;
     let (id, root) = (id.to_bytes(), Arc::new(root));
     let serving = Arc::downgrade(&root);

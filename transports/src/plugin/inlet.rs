@@ -10,8 +10,8 @@ use super::{SLOT_BYTES, SLOTS};
 use crate::pieces::{Pieces, Stream};
 use crate::{RecvWire, TransportError};
 
-/// How much of what nobody reads is moved out of slots, for a peer that leaves: more than one of ours
-/// has taken and not landed. A plugin that has taken more by itself lands that without us.
+/// How much of what nobody reads is moved out of slots, for a peer that leaves: more than one of
+/// ours has taken and not landed. A plugin that has taken more by itself lands that without us.
 const ASIDE_BYTES_MAX: usize = 8 * SLOTS * SLOT_BYTES;
 
 /// What the user's thread, the bell and the steward share.
@@ -107,8 +107,8 @@ impl Inlet {
         matches!(&self.gone, Some((_, Some(after))) if *after > self.arrived)
     }
 
-    /// Make room for what a peer that leaves has sent. It waits until that is here, but not for long,
-    /// and whoever is to read it may compute meanwhile.
+    /// Make room for what a peer that leaves has sent. It waits until that is here, but not for
+    /// long, and whoever is to read it may compute meanwhile.
     pub(super) fn make_room(&mut self) {
         let Some(line) = &mut self.line else { return };
         while line.filled > 0 && self.aside.len() < ASIDE_BYTES_MAX {

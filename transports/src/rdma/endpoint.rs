@@ -144,7 +144,7 @@ impl RdmaEndpoint {
         deadline: Instant,
     ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
         let (now, patience) = (Instant::now(), self.shared.local.settings.reconnect);
-        if !is_passing(&error) || now >= deadline.min(since + patience) {
+        if !is_passing(&error) || now >= deadline || now - since >= patience {
             return Err(error);
         }
         let turn = Turn { number: number + 1, since };

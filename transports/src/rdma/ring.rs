@@ -351,7 +351,7 @@ impl Ring {
         }
         let patience = self.local.settings.reconnect;
         let waited = self.dead.get_or_insert_with(Instant::now).elapsed();
-        if !patience.is_zero() && waited < patience + LAST_WORD {
+        if !patience.is_zero() && waited.saturating_sub(LAST_WORD) < patience {
             return None;
         }
         self.learn(0, Status::FLUSHED);

@@ -165,16 +165,18 @@ fn serve(socket: &Socket, secret: &[u8; 32], made: &Made) {
     }
 }
 
-fn hand_over(mut joiner: UnixStream, secret: &[u8; 32], made: &Made) -> Result<(), TransportError> {
+fn hand_over(joiner: UnixStream, secret: &[u8; 32], made: &Made) -> Result<(), TransportError> {
     let failed = |e: io::Error| TransportError::from_io("read", &e, "hearing a joiner");
     if sys::peer_user(&joiner).map_err(failed)? != sys::own_user() {
         return Err(TransportError::Refused { why: "the joiner is another user".into() });
     }
-    joiner.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    joiner.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    prove(&mut joiner, secret, Role::Accepting, CONTEXT)?;
+    joiner.set_read_timeout(Some(NAP)).map_err(failed)?;
+    joiner.set_write_timeout(Some(NAP)).map_err(failed)?;
+    let mut patience = Patience::until(Instant::now() + PATIENCE, || true);
+    let mut line = Line::over(joiner, &mut patience);
+    prove(&mut line, secret, Role::Accepting, CONTEXT)?;
     let region = made.region()?;
-    sys::send_descriptor(&joiner, region.descriptor()).map_err(failed)?;
+    line.call(|joiner| sys::send_descriptor(joiner, region.descriptor())).map_err(failed)?;
     made.handed.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
@@ -236,4 +238,25 @@ fn attempt(
     prove(&mut line, secret, Role::Connecting, CONTEXT)?;
     let received = line.call(sys::receive_descriptor).map_err(failed)?;
     received.ok_or_else(|| TransportError::Refused { why: "it made no shared memory".into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_joiner_that_is_slow_without_being_silent_is_hung_up_on() {
+        let card = Card::draw().unwrap();
+        let made = Arc::new(Made::by(card.name));
+        let _listener = Listener::open(&card, [1; 32], made).unwrap();
+        let joiner = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        joiner.connect(&SockAddr::unix(card.socket_name()).unwrap()).unwrap();
+        let since = Instant::now();
+        while (&joiner).write_all(b"b").is_ok() {
+            assert!(since.elapsed() < 10 * PATIENCE, "it is still heard");
+            std::thread::sleep(NAP);
+        }
+    }
 }

@@ -67,6 +67,10 @@ impl<'a, F: FnMut() -> bool> Line<'a, F> {
         mut call: impl FnMut(&UnixStream) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
+            // The other end may be slow without ever being silent.
+            if self.patience.is_over() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
             match call(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !self.patience.lasts() {

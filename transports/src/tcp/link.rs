@@ -61,8 +61,9 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// A peer that reads late gets what its kernel had no room for, for some three minutes: a kernel
-    /// gives up sockets without an owner where pauses have grown as long as they may (`tune`).
+    /// A peer that reads late gets what its kernel had no room for, for some three minutes: a
+    /// kernel gives up sockets without an owner where pauses have grown as long as they may
+    /// (`options`).
     fn drop(&mut self) {
         for socket in &self.sockets {
             // Kernels that do not know this wait as long by themselves.

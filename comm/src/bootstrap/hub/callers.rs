@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
 
-use super::{Conn, Hub, Stage};
+use super::{Conn, Hub, Phase, Stage};
 
 /// The most connections that have not yet got a seat.
 const STRANGERS_MAX: usize = 1024;
@@ -44,8 +44,14 @@ impl Hub {
         }
     }
 
+    /// The oldest of those who have not proved themselves, if there are any: others are on their
+    /// way to a seat.
     fn drop_oldest_stranger(&mut self) {
-        if let Some(oldest) = self.conns.iter_mut().find(|conn| conn.is_stranger()) {
+        let is_proved = |conn: &Conn| matches!(conn.phase, Phase::Proven | Phase::Sealing(_));
+        let mut strangers: Vec<_> =
+            self.conns.iter_mut().filter(|conn| conn.is_stranger()).collect();
+        let oldest = strangers.iter().position(|conn| !is_proved(conn)).unwrap_or(0);
+        if let Some(oldest) = strangers.get_mut(oldest) {
             oldest.dead = true;
         }
     }

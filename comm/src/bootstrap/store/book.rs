@@ -9,11 +9,11 @@ use super::{CANCELLED, GO_ON, NOT_READY, READY, write_text};
 /// The most bytes that keys and values may have together, those that are waited for among them.
 const BYTES_MAX: usize = 512 << 20;
 
-/// What an entry of a queue counts besides its key and value, which may be empty; and what one who
-/// waits for a key counts besides that.
+/// What a value counts besides itself and its key, which may be empty; and what one who waits for a
+/// key counts besides that.
 const ENTRY: usize = 64;
 
-/// The most bytes of an answer.
+/// The most bytes of an answer, and of a value that grew bit by bit.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A client, as its server counts them.
@@ -46,11 +46,7 @@ impl Book {
         match request {
             Request::Validate => Err("it has introduced itself before"),
             Request::Set(key, value) => self.set(key, value, answers),
-            Request::Append(key, value) => {
-                let mut all = self.values.get(&key).cloned().unwrap_or_default();
-                all.extend(value);
-                self.set(key, all, answers)
-            }
+            Request::Append(key, value) => self.append(key, value, answers),
             Request::MultiSet(pairs) => {
                 for (key, value) in pairs {
                     self.set(key, value, answers)?;
@@ -123,6 +119,10 @@ impl Book {
                 (length as i64).to_le_bytes().to_vec()
             }
             Request::List => {
+                let bytes: usize = self.values.keys().map(|key| 8 + key.len()).sum();
+                if bytes > ANSWER_BYTES_MAX {
+                    return Err("there is too much to list at once");
+                }
                 let count = (self.values.len() as i64).to_le_bytes();
                 let keys = self.values.keys().flat_map(text);
                 count.into_iter().chain(keys).collect()
@@ -183,16 +183,27 @@ impl Book {
     }
 
     fn set(&mut self, key: Text, value: Text, answers: &mut Answers) -> Result<(), &'static str> {
-        let before = self.values.get(&key).map_or(0, |old| key.len() + old.len());
-        self.grow(key.len() + value.len(), before)?;
+        let before = self.values.get(&key).map_or(0, |old| ENTRY + key.len() + old.len());
+        self.grow(ENTRY + key.len() + value.len(), before)?;
         self.came(&key, usize::MAX, answers);
         self.values.insert(key, value);
         Ok(())
     }
 
+    /// Make a value longer where it lies: it may be long, and grow often.
+    fn append(&mut self, key: Text, more: Text, answers: &mut Answers) -> Result<(), &'static str> {
+        let Some(value) = self.values.get(&key) else { return self.set(key, more, answers) };
+        if value.len() + more.len() > ANSWER_BYTES_MAX {
+            return Err("a value grows too long");
+        }
+        self.grow(more.len(), 0)?;
+        self.values.entry(key).or_default().extend(more);
+        Ok(())
+    }
+
     fn delete(&mut self, key: &Text) -> bool {
         let Some(value) = self.values.remove(key) else { return false };
-        self.bytes -= key.len() + value.len();
+        self.bytes -= ENTRY + key.len() + value.len();
         true
     }
 
@@ -277,108 +288,4 @@ fn text(bytes: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(text: &str) -> Text {
-        text.as_bytes().to_vec()
-    }
-
-    /// What everybody is told.
-    fn say(book: &mut Book, client: Client, request: Request) -> Answers {
-        let mut answers = Vec::new();
-        book.serve(client, request, &mut answers).expect("it makes sense");
-        answers
-    }
-
-    #[test]
-    fn waiters_go_on_when_the_last_key_has_come() {
-        let mut book = Book::default();
-        say(&mut book, 1, Request::Set(key("a"), key("x")));
-        assert_eq!(say(&mut book, 2, Request::Wait(vec![key("a"), key("b"), key("c")])), []);
-        assert_eq!(say(&mut book, 3, Request::Wait(vec![key("b"), key("b")])), []);
-        assert_eq!(say(&mut book, 1, Request::Set(key("b"), key(""))), [(3, vec![GO_ON])]);
-        assert_eq!(say(&mut book, 1, Request::Add(key("c"), 5)).first(), Some(&(2, vec![GO_ON])));
-        assert_eq!(say(&mut book, 2, Request::Wait(vec![key("a")])), [(2, vec![GO_ON])]);
-    }
-
-    #[test]
-    fn who_has_gone_is_told_nothing() {
-        let mut book = Book::default();
-        say(&mut book, 2, Request::Wait(vec![key("a")]));
-        say(&mut book, 3, Request::Barrier(key("b"), 2));
-        say(&mut book, 4, Request::Wait(vec![key("a")]));
-        assert_eq!(say(&mut book, 4, Request::CancelWait), [(4, vec![CANCELLED])]);
-        book.forget(2);
-        book.forget(3);
-        assert_eq!(say(&mut book, 1, Request::Set(key("a"), key("1"))), []);
-        assert_eq!(say(&mut book, 1, Request::Barrier(key("b"), 2)), []);
-        assert!(book.waiting.is_empty() && book.missing.is_empty());
-    }
-
-    #[test]
-    fn who_waits_can_ask_for_nothing_else_to_wait_for() {
-        let mut book = Book::default();
-        say(&mut book, 1, Request::Barrier(key("a"), 2));
-        say(&mut book, 2, Request::Wait(vec![key("a")]));
-        for client in [1, 2] {
-            for more in [Request::Barrier(key("b"), 2), Request::Wait(vec![key("b")])] {
-                let refused = book.serve(client, more, &mut Vec::new());
-                assert!(refused.is_err(), "client {client}");
-            }
-        }
-        assert_eq!((book.barriers.len(), book.waiting.len()), (1, 1));
-        say(&mut book, 1, Request::CancelWait);
-        assert_eq!(say(&mut book, 1, Request::Barrier(key("b"), 2)), []);
-    }
-
-    #[test]
-    fn numbers_are_added_and_others_refused() {
-        let mut book = Book::default();
-        say(&mut book, 1, Request::Add(key("n"), 2));
-        say(&mut book, 1, Request::Add(key("n"), -5));
-        assert_eq!(say(&mut book, 1, Request::Get(key("n"))), [(1, text(b"-3"))]);
-        say(&mut book, 1, Request::Set(key("t"), key("text")));
-        for (name, amount) in [("t", 1), ("n", i64::MIN)] {
-            let refused = book.serve(1, Request::Add(key(name), amount), &mut Vec::new());
-            assert!(refused.is_err(), "{name}");
-        }
-    }
-
-    #[test]
-    fn what_is_stored_is_counted_to_the_byte() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut book = Book::default();
-        for _ in 0..5000 {
-            let name = key(["a", "bb", "ccc"][random.usize(..3)]);
-            let value = vec![b'1'; random.usize(1..9)];
-            let client = random.u64(2..9);
-            let waits = book.missing.contains_key(&client);
-            let request = match random.u8(..9) {
-                0 => Request::Set(name, value),
-                1 => Request::Delete(name),
-                2 => Request::QueuePush(name, value),
-                3 => Request::QueuePop(name),
-                4 => Request::CompareSet { key: name, expected: Vec::new(), wanted: value },
-                5 if book.values.get(&name).is_none_or(|it| it.len() < 12) => {
-                    Request::Append(name, value)
-                }
-                6 if !waits => Request::Wait(vec![name, key(["dd", "a"][random.usize(..2)])]),
-                7 => Request::CancelWait,
-                _ => Request::MultiSet(vec![(name.clone(), value.clone()), (name, value)]),
-            };
-            say(&mut book, client, request);
-            let values: usize = book.values.iter().map(|(key, it)| key.len() + it.len()).sum();
-            let entries = book
-                .queues
-                .iter()
-                .flat_map(|(key, queue)| queue.iter().map(|value| ENTRY + key.len() + value.len()));
-            let queued: usize = entries.sum();
-            let keys = book.missing.values().flatten();
-            let awaited: usize = keys.map(|key| ENTRY + key.len()).sum();
-            assert_eq!(book.bytes, values + queued + awaited, "seed {seed}");
-        }
-    }
-}
+mod tests;

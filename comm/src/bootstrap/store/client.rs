@@ -13,6 +13,8 @@ use super::{GO_ON, KEY_PREFIX, MAGIC, number, write_text};
 
 /// How long one address may take to connect, when others could be tried.
 const CONNECT: Duration = Duration::from_secs(2);
+/// How long one that takes calls may leave us without an answer, before it is called anew.
+const INTRODUCTION: Duration = Duration::from_secs(2);
 /// How often a server that is not up yet is tried.
 const RETRY: Duration = Duration::from_millis(50);
 /// The shortest wait; none at all would be one without an end.
@@ -59,7 +61,7 @@ impl StoreClient {
             match Self::attempt((host, port), &mut names, vigil) {
                 Ok(stream) => {
                     let mut client = StoreClient { stream, place: place.clone() };
-                    match client.introduce(deadline) {
+                    match client.introduce(deadline.min(Instant::now() + INTRODUCTION)) {
                         Ok(true) => return Ok(client),
                         Ok(false) => return Err(client.error("is none: it answers something else")),
                         Err(gone) if Instant::now() + RETRY >= deadline => return Err(gone),
