@@ -61,6 +61,12 @@ static void collectives(void) {
     REQUIRE(out[root][2] == 6 + 4 * 2 && out[0][2] == -1);
     GROUP(ncclGather(in[rank], out[rank], COUNT, ncclFloat32, root, comms[rank], NULL))
     REQUIRE(out[root][2 * COUNT + 1] == 2 + 1 && out[0][0] == -1);
+    GROUP(ncclScatter(in[rank], out[rank], COUNT, ncclFloat32, root, comms[rank], NULL))
+    ALL(rank) REQUIRE(out[rank][4] == root + rank * COUNT + 4 && out[rank][COUNT] == -1);
+    GROUP(ncclScatter(rank == root ? in[rank] : NULL,
+                      rank == root ? in[rank] + root * COUNT : out[rank], COUNT, ncclFloat32, root,
+                      comms[rank], NULL))
+    REQUIRE(out[1][5] == root + COUNT + 5 && in[root][root * COUNT] == root + root * COUNT);
 }
 
 /* Messages of several types to the next rank and from the last, beside a collective. */
@@ -360,6 +366,8 @@ static void nonsense(void) {
     REQUIRE(strstr(ncclGetLastError(NULL), "broadcast: root -2 of 4 ranks") != NULL);
     REFUSED(ncclSend(&value, 1, ncclFloat32, -1, comms[0], NULL));
     REQUIRE(strstr(ncclGetLastError(NULL), "message: rank -1 of 4 ranks") != NULL);
+    REFUSED(ncclScatter(&value, &value, 1, ncclFloat32, RANKS, comms[0], NULL));
+    REQUIRE(strstr(ncclGetLastError(NULL), "scatter: root 4 of 4 ranks") != NULL);
     MISUSED(ncclGroupEnd());
     CHECK(ncclGroupStart());
     REFUSED(ncclAllReduce(&value, NULL, 1, ncclFloat32, ncclSum, comms[0], NULL));

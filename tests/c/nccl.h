@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef void *ncclComm_t;
 typedef void *cudaStream_t;
@@ -12,6 +13,8 @@ typedef int ncclResult_t;
 typedef int ncclDataType_t;
 typedef int ncclRedOp_t;
 typedef struct { char internal[128]; } ncclUniqueId;
+typedef struct { int nRanks, rank, stride; } ncclTeam_t;
+typedef void *ncclParamHandle_t;
 
 enum { ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError,
        ncclInvalidArgument, ncclInvalidUsage, ncclRemoteError, ncclInProgress };
@@ -78,7 +81,21 @@ ncclResult_t ncclReduce(const void *, void *, size_t, ncclDataType_t, ncclRedOp_
                         ncclComm_t, cudaStream_t);
 ncclResult_t ncclGather(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t,
                         cudaStream_t);
+ncclResult_t ncclScatter(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t,
+                         cudaStream_t);
 ncclResult_t ncclSend(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
 ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+ncclResult_t ncclParamBind(ncclParamHandle_t *, const char *);
+ncclResult_t ncclParamGetI32(ncclParamHandle_t, int32_t *);
+void ncclParamDumpAll(void);
+ncclTeam_t ncclTeamWorld(ncclComm_t);
+
+/* The same functions, for who takes the place of those above. */
+ncclResult_t pncclAllReduce(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                            cudaStream_t);
+ncclResult_t pncclCommInitRank(ncclComm_t *, int, ncclUniqueId, int);
+ncclResult_t pncclGetVersion(int *);
+ncclResult_t pncclParamBind(ncclParamHandle_t *, const char *);
+const char *pncclGetErrorString(ncclResult_t);
 
 #endif

@@ -145,6 +145,25 @@ pub unsafe extern "C" fn ncclGather(
     unsafe { carry_out(comm, (count, datatype, None), (sendbuff, recvbuff, stream), shape) }
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclScatter(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    root: c_int,
+    comm: ncclComm_t,
+    stream: cudaStream_t,
+) -> ncclResult_t {
+    let shape = |me: Seat| {
+        let collective = Collective::Scatter { root: root_of(me, "scatter: root", root)? };
+        let block = Lengths::apart(0, count);
+        Ok((collective, if me.is(root) { me.gathering(count).reversed() } else { block }))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { carry_out(comm, (count, datatype, None), (sendbuff, recvbuff, stream), shape) }
+}
+
 /// The root that C means, as calls number ranks.
 fn root_of(seat: Seat, purpose: &str, root: c_int) -> Outcome<u32> {
     Ok(seat.member(purpose, root)? as u32)

@@ -4,7 +4,8 @@
 //! It has NCCL's names and its soname, libnccl.so.2, over the same communicator as libbrigade. What
 //! differs from NCCL: a call on memory of the host ignores its stream and has been carried out when
 //! it returns (or, on a communicator with `blocking = 0`, when ncclCommGetAsyncError says so). What
-//! cannot be done here returns ncclInvalidUsage, and ncclGetLastError says why.
+//! cannot be done here returns ncclInvalidUsage, and ncclGetLastError says why; what has another
+//! result is empty then.
 //!
 //! What this is not: a header. Programs bring the one that they were compiled with.
 
@@ -25,4 +26,5 @@ pub mod join;
 pub mod memory;
 pub mod message;
 pub mod op;
+pub mod profiled;
 pub mod result;

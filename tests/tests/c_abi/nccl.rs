@@ -9,16 +9,26 @@ use std::process::{Command, Stdio};
 
 use crate::library::{bounded, has, root, run, source, words};
 
-/// What PyTorch 2.15, JAX 0.12 and CuPy 14.2 look up between them, without the `nccl` in front.
+/// The functions of nccl.h of version 2.30.7, without the `nccl` in front. What PyTorch 2.15,
+/// JAX 0.12 and CuPy 14.2 look up is among them and those below.
 const NAMES: &str = "\
     AllGather AllReduce AlltoAll Bcast Broadcast CommAbort CommCount CommCuDevice CommDeregister \
     CommDestroy CommFinalize CommGetAsyncError CommGetUniqueId CommGrow CommInitAll CommInitRank \
-    CommInitRankConfig CommInitRankScalable CommMemStats CommQueryProperties CommRegister \
-    CommResume CommRevoke CommShrink CommSplit CommSuspend CommUserRank CommWindowDeregister \
-    CommWindowRegister DevCommCreate DevCommDestroy Gather GetErrorString GetLastError \
-    GetLsaDevicePointer GetLsaMultimemDevicePointer GetPeerDevicePointer GetUniqueId GetVersion \
-    GroupEnd GroupSimulateEnd GroupStart MemAlloc MemFree PutSignal Recv RedOpCreatePreMulSum \
-    RedOpDestroy Reduce ReduceScatter ResetDebugInit Send Signal WaitSignal WinGetUserPtr";
+    CommInitRankConfig CommInitRankScalable CommMemStats CommRegister CommResume CommRevoke \
+    CommShrink CommSplit CommSuspend CommUserRank CommWindowDeregister CommWindowRegister Gather \
+    GetErrorString GetLastError GetUniqueId GetVersion GroupEnd GroupSimulateEnd GroupStart \
+    MemAlloc MemFree ParamBind ParamDumpAll ParamGet ParamGetAllParameterKeys ParamGetI16 \
+    ParamGetI32 ParamGetI64 ParamGetI8 ParamGetParameter ParamGetStr ParamGetU16 ParamGetU32 \
+    ParamGetU64 ParamGetU8 PutSignal Recv RedOpCreatePreMulSum RedOpDestroy Reduce ReduceScatter \
+    ResetDebugInit Scatter Send Signal WaitSignal WinGetUserPtr";
+
+/// The functions of the host in its nccl_device.h.
+const DEVICE_NAMES: &str = "\
+    CommQueryProperties DevCommCreate DevCommDestroy GetLsaDevicePointer \
+    GetLsaMultimemDevicePointer GetMultimemDevicePointer GetPeerDevicePointer \
+    GinBarrierCreateRequirement GinInboxA2ACreateRequirement GinOutboxCreateRequirement \
+    LLA2ACalcSlots LLA2ACreateRequirement LsaBarrierCreateRequirement TeamLsa TeamRail \
+    TeamRankToLsa TeamRankToWorld TeamWorld";
 
 /// The library, installed in a folder that goes with this.
 struct Nccl(PathBuf);
@@ -56,7 +66,7 @@ impl Drop for Nccl {
 }
 
 #[test]
-fn the_names_are_those_that_programs_look_up_and_no_others() {
+fn the_names_are_all_of_nccls_twice_and_no_others() {
     if !has("nm") || !has("readelf") {
         return;
     }
@@ -65,9 +75,11 @@ fn the_names_are_those_that_programs_look_up_and_no_others() {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
     let exported = listed.lines().filter_map(|line| line.split_whitespace().last());
     let exported: BTreeSet<String> = exported.map(str::to_owned).collect();
+    assert_eq!([NAMES, DEVICE_NAMES].map(|names| names.split_whitespace().count()), [64, 18]);
+    let names = NAMES.split_whitespace().chain(DEVICE_NAMES.split_whitespace());
+    // The second ones are for tools that take the place of the first.
     let wanted: BTreeSet<String> =
-        NAMES.split_whitespace().map(|name| format!("nccl{name}")).collect();
-    assert_eq!(wanted.len(), 55);
+        names.flat_map(|name| [format!("nccl{name}"), format!("pnccl{name}")]).collect();
     assert_eq!(exported, wanted);
     let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
     assert!(dynamic.contains("[libnccl.so.2]"), "{dynamic}");
@@ -85,6 +97,8 @@ fn a_program_in_c_makes_every_call_and_every_mistake() {
     assert_eq!(run(&mut bounded(&binary)), "NCCL's calls did what they should\n");
     let binary = nccl.link("nccl_groups.c");
     assert_eq!(run(&mut bounded(&binary)), "groups went as they should\n");
+    let binary = nccl.link("nccl_names.c");
+    assert_eq!(run(&mut bounded(&binary)), "NCCL's names did what they should\n");
     let binary = nccl.link("nccl_grow.c");
     assert_eq!(run(&mut bounded(&binary)), "communicators grew as they should\n");
 }
