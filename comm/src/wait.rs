@@ -1,6 +1,7 @@
 //! What a waiting rank watches between its naps: the verdicts of others, members that have died,
 //! members that have left, and the deadline.
 
+mod crossing;
 mod opening;
 mod stall;
 
@@ -130,7 +131,8 @@ impl Watch {
         if stood > self.timeout {
             let place = still.place(self.world_rank(), &self.members);
             let waited_ms = stood.as_millis() as u64;
-            return Err(self.give_up(Error::Timeout { place, waited_ms, others: self.others() }));
+            let others = self.others_and_hint(still);
+            return Err(self.give_up(Error::Timeout { place, waited_ms, others }));
         }
         Ok(())
     }
@@ -173,7 +175,8 @@ impl Watch {
         if stood > self.report_after && !stall.is_reported {
             stall.is_reported = true;
             let place = still.place(self.world_rank(), &self.members);
-            warn(&format!("{place} since {} ms{}", stood.as_millis(), self.others()));
+            let others = self.others_and_hint(still);
+            warn(&format!("{place} since {} ms{others}", stood.as_millis()));
         }
     }
 

@@ -126,6 +126,32 @@ fn work_in_flight_and_messages_end_at_the_deadline_too() {
     }
 }
 
+/// One of the two says so, as the other hears of its deadline.
+#[test]
+fn ranks_that_wait_for_each_other_with_one_message_each_hear_what_to_do() {
+    let hints = |transport, call: fn(&Communicator, usize) -> Result<(), Error>| {
+        // Long enough for both to have said what they wait for.
+        let settings = Settings { timeout: Duration::from_millis(500), ..over(transport) };
+        let errors = each_rank(2, &settings, move |member| {
+            call(&member, 1 - member.rank()).expect_err("nothing comes").to_string()
+        });
+        errors.into_iter().find(|error| !error.contains(" aborted: ")).expect("one is first")
+    };
+    for transport in TRANSPORTS {
+        let sent = hints(transport, |member, peer| member.send(&vec![1u8; 64 << 20], peer));
+        let wanted = ": if both send first, one of them has to receive first, or each puts both";
+        assert!(sent.contains(wanted), "{transport}: {sent}");
+        let received = hints(transport, |member, peer| member.recv(&mut [0u8; 9], peer));
+        let wanted = ": if both receive first, one of them has to send first, or each puts both";
+        assert!(received.contains(wanted), "{transport}: {received}");
+        // Here both is what they do.
+        let grouped = hints(transport, |member, peer| {
+            member.messages().recv(&mut [0u8; 9], peer).recv(&mut [0u8; 9], peer).run()
+        });
+        assert!(!grouped.contains("first"), "{transport}: {grouped}");
+    }
+}
+
 #[test]
 fn a_wire_that_does_not_open_ends_its_call_when_the_call_is_due_and_not_when_joining_is() {
     let settings = impatient("loopback without wires", None);
