@@ -11,8 +11,10 @@ Start it with `brigade run -n 4 -- python program.py`, torchrun, mpirun or srun.
 brigade.torch, which init_process_group("brigade") finds by itself.
 """
 
-from .communicator import Communicator, Work, unique_id, version
+from .communicator import Communicator, unique_id, version
+from .groups import group
 from .library import Error
+from .work import Work
 
 # What tracebacks call it, as programs do.
 Error.__module__ = __name__
@@ -20,4 +22,4 @@ Error.__module__ = __name__
 # That of libbrigade, with which the package is built.
 __version__ = ".".join(map(str, version()))
 
-__all__ = ["Communicator", "Error", "Work", "unique_id", "version"]
+__all__ = ["Communicator", "Error", "Work", "group", "unique_id", "version"]

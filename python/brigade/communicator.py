@@ -2,25 +2,21 @@
 
 Every call takes C-contiguous buffers, whose type says what the elements are; `dtype` names types
 that buffers cannot ("bfloat16" over two-byte items, say). With wait=False a call returns a Work at
-once. Results are written to the buffers that are passed.
+once; in a brigade.group() it is only listed. Results are written to the buffers that are passed.
 """
 
 import atexit
-import math
 import sys
-import time
 import weakref
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
-from numbers import Real
 
-from . import signals
+from . import groups, signals
 from .library import (
-    IN_PROGRESS, INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator,
-    several, small, whole,
+    INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator, several,
+    small, whole,
 )
+from .work import Work
 
-# Python handles signals between two waits, so none is longer. [seconds]
-SIGNALS_AFTER = 0.1
 # Those that have not been closed.
 OPEN = weakref.WeakSet()
 
@@ -36,48 +32,6 @@ def unique_id():
     drawn = Id()
     check(LIBRARY.brigade_get_unique_id(byref(drawn)))
     return bytes(drawn.bytes)
-
-
-class Work:
-    """A call in flight. Its buffers belong to it until it has ended."""
-
-    def __init__(self, handle, spans):
-        self._handle, self._spans = handle, spans
-
-    def done(self):
-        """Whether the call has ended, well or not."""
-        return LIBRARY.brigade_work_test(self._handle) != IN_PROGRESS
-
-    def wait(self, timeout=None):
-        """Wait for the end, at most `timeout` seconds; whether it has come. Raises its error.
-
-        Signals are handled meanwhile: Ctrl-C is a KeyboardInterrupt, and the call goes on.
-        """
-        deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
-        while True:
-            left = max(deadline - time.monotonic(), 0)
-            limit = math.ceil(min(left, SIGNALS_AFTER) * 1000)
-            result = LIBRARY.brigade_work_wait(self._handle, limit)
-            if result != IN_PROGRESS:
-                check(result)
-                return True
-            if left == 0:
-                return False
-
-    def __reduce__(self):
-        raise TypeError("a call in flight is of its process")
-
-    def __del__(self):
-        LIBRARY.brigade_work_wait(self._handle, -1)
-        LIBRARY.brigade_work_free(self._handle)
-
-
-def seconds(timeout):
-    """A timeout as a number."""
-    if not isinstance(timeout, Real):
-        kind = type(timeout).__name__
-        raise TypeError(f"timeout has to be a number of seconds or None, and is of type {kind}")
-    return timeout
 
 
 def config_of(settings):
@@ -170,95 +124,96 @@ class Communicator:
         signals.join(function, handle)
         return Communicator(handle)
 
-    def all_reduce(self, buffer, op="sum", **more):
+    def all_reduce(self, buffer, op="sum", *, dtype=None, wait=True):
         """Fold the buffers of all ranks, in place."""
-        span = Span(buffer, more.pop("dtype", None), writable=True)
+        span = Span(buffer, dtype, writable=True)
         place = span.address, span.address, span.count
-        return self._run("all_reduce", [span], *place, span.dtype, operator(op), **more)
+        return self._run("all_reduce", [span], *place, span.dtype, operator(op), wait=wait)
 
-    def reduce(self, buffer, root=0, op="sum", **more):
+    def reduce(self, buffer, root=0, op="sum", *, dtype=None, wait=True):
         """Fold the buffers of all ranks into that of `root`."""
         root = small(root, "root")
-        span = Span(buffer, more.pop("dtype", None), writable=self.rank == root)
+        span = Span(buffer, dtype, writable=self.rank == root)
         place = span.address, span.address, span.count
-        return self._run("reduce", [span], *place, span.dtype, operator(op), root, **more)
+        return self._run("reduce", [span], *place, span.dtype, operator(op), root, wait=wait)
 
-    def broadcast(self, buffer, root=0, **more):
+    def broadcast(self, buffer, root=0, *, dtype=None, wait=True):
         """Every rank gets the buffer of `root`."""
         root = small(root, "root")
-        span = Span(buffer, more.pop("dtype", None), writable=self.rank != root)
+        span = Span(buffer, dtype, writable=self.rank != root)
         place = span.address, span.address, span.count
-        return self._run("broadcast", [span], *place, span.dtype, root, **more)
+        return self._run("broadcast", [span], *place, span.dtype, root, wait=wait)
 
-    def reduce_scatter(self, source, target, op="sum", **more):
+    def reduce_scatter(self, source, target, op="sum", *, dtype=None, wait=True):
         """Fold the sources of all ranks; rank r gets the r-th part of it."""
-        spans = self._two(source, target, more, 1, self.size)
+        spans = self._scattering(source, target, dtype)
         place = spans[0].address, spans[1].address, spans[1].count
-        return self._run("reduce_scatter", spans, *place, spans[0].dtype, operator(op), **more)
+        return self._run("reduce_scatter", spans, *place, spans[0].dtype, operator(op), wait=wait)
 
-    def all_gather(self, source, target, **more):
+    def all_gather(self, source, target, *, dtype=None, wait=True):
         """Every rank gets the sources of all, one behind the other."""
-        spans = self._two(source, target, more, self.size, 1)
+        spans = self._gathering(source, target, dtype)
         place = spans[0].address, spans[1].address, spans[0].count
-        return self._run("all_gather", spans, *place, spans[0].dtype, **more)
+        return self._run("all_gather", spans, *place, spans[0].dtype, wait=wait)
 
-    def all_to_all(self, source, target, sent=None, received=None, **more):
+    def all_to_all(self, source, target, sent=None, received=None, *, dtype=None, wait=True):
         """Rank r gets the r-th part of every source; `sent` and `received` are uneven counts."""
         if (sent is None) != (received is None):
             given, missing = ("sent", "received") if received is None else ("received", "sent")
             raise ValueError(f"`{given}` is given without `{missing}`")
         if sent is None:
-            spans = self._two(source, target, more, 1, 1)
-            each, rest = divmod(spans[0].count, self.size)
+            spans = self._of_one_type(source, target, dtype)
+            count, targets = spans[0].count, spans[1].count
+            if count != targets:
+                raise ValueError(
+                    f"target has {targets} elements, and has to have {count}, as source has"
+                )
+            each, rest = divmod(count, self.size)
             if rest:
-                count = spans[0].count
-                raise ValueError(f"{count} elements are no equal parts for {self.size} ranks")
+                raise ValueError(
+                    f"source has {count} elements, which are no equal parts for {self.size} ranks"
+                )
             place = spans[0].address, spans[1].address, each
-            return self._run("all_to_all", spans, *place, spans[0].dtype, **more)
-        spans = self._of_one_type(source, target, more)
+            return self._run("all_to_all", spans, *place, spans[0].dtype, wait=wait)
+        spans = self._of_one_type(source, target, dtype)
         sent = self._counts(sent, "sent", spans[0].count)
         received = self._counts(received, "received", spans[1].count)
         place = spans[0].address, sent, spans[1].address, received
-        return self._run("all_to_all_v", spans, *place, spans[0].dtype, **more)
+        return self._run("all_to_all_v", spans, *place, spans[0].dtype, wait=wait)
 
-    def gather(self, source, target=None, root=0, **more):
+    def gather(self, source, target=None, root=0, *, dtype=None, wait=True):
         """`root` gets the sources of all in its target."""
         root = small(root, "root")
-        spans = self._rooted(source, target, root, more)
+        spans = self._rooted(source, target, root, dtype)
         place = spans[0].address, spans[-1].address, spans[0].count
-        return self._run("gather", spans, *place, spans[0].dtype, root, **more)
+        return self._run("gather", spans, *place, spans[0].dtype, root, wait=wait)
 
-    def scatter(self, source, target, root=0, **more):
+    def scatter(self, source, target, root=0, *, dtype=None, wait=True):
         """Rank r gets the r-th part of the source of `root`; that of the others may be None."""
         root = small(root, "root")
         if self.rank == root:
-            all_of_it, mine = spans = self._of_one_type(source, target, more)
-            if all_of_it.count != self.size * mine.count:
-                raise ValueError(
-                    f"source has {all_of_it.count} elements, and not {self.size} times the "
-                    f"{mine.count} of target"
-                )
+            spans = self._scattering(source, target, dtype)
         else:
-            mine = Span(target, more.pop("dtype", None), writable=True, argument="target")
+            mine = Span(target, dtype, writable=True, argument="target")
             spans = [mine, mine]
-        place = spans[0].address, mine.address, mine.count
-        return self._run("scatter", spans, *place, mine.dtype, root, **more)
+        place = spans[0].address, spans[1].address, spans[1].count
+        return self._run("scatter", spans, *place, spans[1].dtype, root, wait=wait)
 
-    def barrier(self, **more):
+    def barrier(self, *, wait=True):
         """Wait until every rank has come here."""
-        return self._run("barrier", [], **more)
+        return self._run("barrier", [], wait=wait)
 
-    def send(self, buffer, peer, **more):
-        """Send to one rank, which must receive as much."""
+    def send(self, buffer, peer, *, dtype=None, wait=True):
+        """Send to one rank, which must receive as much; messages that cross go in a group()."""
         peer = small(peer, "peer")
-        span = Span(buffer, more.pop("dtype", None))
-        return self._run("send", [span], span.address, span.count, span.dtype, peer, **more)
+        span = Span(buffer, dtype)
+        return self._run("send", [span], span.address, span.count, span.dtype, peer, wait=wait)
 
-    def recv(self, buffer, peer, **more):
-        """Receive from one rank."""
+    def recv(self, buffer, peer, *, dtype=None, wait=True):
+        """Receive from one rank; messages that cross go in a group()."""
         peer = small(peer, "peer")
-        span = Span(buffer, more.pop("dtype", None), writable=True)
-        return self._run("recv", [span], span.address, span.count, span.dtype, peer, **more)
+        span = Span(buffer, dtype, writable=True)
+        return self._run("recv", [span], span.address, span.count, span.dtype, peer, wait=wait)
 
     def stats(self):
         """Payload bytes sent, and calls carried out."""
@@ -303,12 +258,13 @@ class Communicator:
             raise Error(INVALID_ARGUMENT, "this communicator has been closed")
         return self._handle
 
-    def _run(self, name, spans, *arguments, wait=True, **unknown):
-        if unknown:
-            raise TypeError(f"{name}() has no argument {', '.join(unknown)}")
+    def _run(self, name, spans, *arguments, wait):
         function = getattr(LIBRARY, "brigade_" + name)
         if wait:
-            return signals.call(function, *arguments, self._open(), None)
+            signals.call(function, *arguments, self._open(), None)
+            groups.note(self, spans)
+            return None
+        groups.refuse_work()
         handle = c_void_p()
         check(function(*arguments, self._open(), byref(handle)))
         work = Work(handle, spans)
@@ -325,28 +281,44 @@ class Communicator:
             )
         return (c_size_t * self.size)(*numbers)
 
-    def _of_one_type(self, source, target, more):
-        dtype = more.pop("dtype", None)
+    def _of_one_type(self, source, target, dtype):
         spans = [
             Span(source, dtype, argument="source"),
             Span(target, dtype, writable=True, argument="target"),
         ]
         if spans[0].dtype != spans[1].dtype:
-            raise ValueError("source and target have elements of different types")
-        return spans
-
-    def _two(self, source, target, more, source_times, target_times):
-        spans = self._of_one_type(source, target, more)
-        if spans[0].count * source_times != spans[1].count * target_times:
+            source, target = (span.type_name for span in spans)
             raise ValueError(
-                f"{spans[0].count} and {spans[1].count} elements do not fit {self.size} ranks"
+                f"source has elements of type {source} and target of type {target}: both have to "
+                "be of one type"
             )
         return spans
 
-    def _rooted(self, source, target, root, more):
+    def _gathering(self, source, target, dtype):
+        """One block in, a block of each rank out."""
+        spans = self._of_one_type(source, target, dtype)
+        self._require_blocks("target", spans[1], "source", spans[0])
+        return spans
+
+    def _scattering(self, source, target, dtype):
+        """A block of each rank in, one block out."""
+        spans = self._of_one_type(source, target, dtype)
+        self._require_blocks("source", spans[0], "target", spans[1])
+        return spans
+
+    def _require_blocks(self, all_name, all_of_it, one_name, one):
+        wanted = self.size * one.count
+        if all_of_it.count != wanted:
+            ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
+            raise ValueError(
+                f"{all_name} has {all_of_it.count} elements, and has to have {wanted} ({ranks} x "
+                f"{one.count} of {one_name})"
+            )
+
+    def _rooted(self, source, target, root, dtype):
         if self.rank == root:
-            return self._two(source, target, more, self.size, 1)
-        span = Span(source, more.pop("dtype", None), argument="source")
+            return self._gathering(source, target, dtype)
+        span = Span(source, dtype, argument="source")
         return [span, span]
 
 

@@ -102,6 +102,9 @@ def load():
         "comm_stats": [comm, POINTER(Stats)],
         "comm_get_async_error": [comm, POINTER(c_int)],
         "comm_get_rank_error": [comm, c_int, POINTER(c_int)],
+        "group_start": [],
+        "group_end": [c_void_p],
+        "group_cancel": [],
         "work_test": [work],
         "work_wait": [work, ctypes.c_int64],
         "work_free": [work],
@@ -175,7 +178,7 @@ def small(number, argument):
 def operator(name):
     """The number of an operator."""
     if not isinstance(name, str) or name not in OPS:
-        raise ValueError(f"{name!r} is no operator here; these are: {', '.join(OPS)}")
+        raise ValueError(f"op is {name!r}, which is no operator here; these are: {', '.join(OPS)}")
     return OPS[name]
 
 
@@ -237,9 +240,9 @@ class Span:
             # No dtype= makes elements of what another process knows nothing of.
             raise ValueError(f"{argument} holds references to Python's objects")
         if not isinstance(name, str) or name not in DTYPES:
+            wrong = f"dtype is {dtype!r}" if dtype else f"{argument} has elements of {letter!r}"
             raise ValueError(
-                f"{dtype or letter!r}, of {argument}, is no type here; dtype= names one of: "
-                f"{', '.join(DTYPES)}"
+                f"{wrong}, which is no type here; dtype= names one of: {', '.join(DTYPES)}"
             )
         size = LIBRARY.brigade_dtype_size(DTYPES[name])
         if view.len % size or (dtype is None and view.itemsize != size):
@@ -247,6 +250,7 @@ class Span:
                 f"{argument} has {view.len} bytes in items of {view.itemsize}, which are no {name}"
             )
         self.dtype, self.address, self.count = DTYPES[name], view.buf, view.len // size
+        self.type_name = name
 
     def __del__(self):
         if self.held is not None:
