@@ -1,7 +1,42 @@
 /*
  * Brigade: collective communication between processes, for C and everything that can call C.
  *
- * This file is made of the sources in ffi/src; change those.
+ * C99 and later, C++11 and later. This file is made of the sources in ffi/src; change those.
+ *
+ *     #include <brigade.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void) {
+ *         float ranks = 1;
+ *         brigade_comm_t comm;
+ *         if (brigade_comm_init_from_env(&comm, NULL) != BRIGADE_SUCCESS
+ *             || brigade_all_reduce(&ranks, &ranks, 1, BRIGADE_FLOAT32, BRIGADE_SUM, comm, NULL))
+ *             return fprintf(stderr, "%s\n", brigade_last_error()), 1;
+ *         printf("%g ranks\n", ranks);
+ *         return brigade_comm_destroy(comm);
+ *     }
+ *
+ * Types come first, then functions, part by part; "// ==== Messages" is where one begins:
+ *
+ *   The version                       brigade_version ..
+ *   Errors                            brigade_error_string ..
+ *   Unique ids                        brigade_get_unique_id ..
+ *   Settings                          brigade_comm_setting ..
+ *   Communicators                     brigade_comm_init_rank ..
+ *   Communicators made of others      brigade_comm_split ..
+ *   Element types and operators       brigade_dtype_size ..
+ *   Works: calls in flight            brigade_work_test ..
+ *   Collectives                       brigade_all_reduce ..
+ *   Messages                          brigade_send ..
+ *   Groups of calls                   brigade_group_start ..
+ *   Interrupts                        brigade_interrupt_by ..
+ *   Memory for buffers                brigade_mem_alloc ..
+ *   Windows                           brigade_window_create ..
+ *   Devices                           brigade_device_group_create ..
+ *   Collectives on devices            brigade_device_all_reduce ..
+ *   Offloading: memory with a budget  brigade_arena_create ..
+ *   Offloading: tensors in two tiers  brigade_store_create ..
+ *   Offloading: AdamW                 brigade_adamw_create ..
  *
  * What holds for every function:
  *
@@ -68,8 +103,11 @@
 //
 // After BRIGADE_INVALID_ARGUMENT and BRIGADE_INVALID_USAGE everything is as it was before the
 // call; so it is after BRIGADE_SYSTEM_ERROR where the system had no more threads or files for work
-// that goes on. After any other error of a call on a communicator that communicator can only be
-// destroyed: the other ranks get an error too, and every later call returns the first error again.
+// that goes on, and after BRIGADE_JOIN_FAILED with a communicator that others were to be made of.
+// After any other error of a call on a communicator the other ranks get an error too, and every
+// later call on it returns the first error again. It can still be asked about, as by
+// brigade_comm_get_rank_error, and those who are left go on with what brigade_comm_shrink makes of
+// it; it must still be destroyed.
 typedef enum {
     // It did what it says.
     BRIGADE_SUCCESS = 0,
@@ -362,10 +400,14 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
+// ==== The version
+
 // The version of the library that was loaded: 10000 * major + 100 * minor + patch.
 //
 // Threads: from any thread, at any time.
 int brigade_version(void);
+
+// ==== Errors
 
 // A few words for a result; never NULL, and good for ever.
 //
@@ -380,12 +422,16 @@ const char *brigade_error_string(brigade_result_t result);
 // Threads: each thread has its own.
 const char *brigade_last_error(void);
 
+// ==== Unique ids
+
 // Draw an id for one world. One process calls this, and brings the id to all ranks by any way it
 // has. A thread of this process then waits for the ranks, so the process stays until they have
 // come; it need not be a rank itself.
 //
 // Threads: from any thread, at any time.
 brigade_result_t brigade_get_unique_id(brigade_unique_id_t *unique_id);
+
+// ==== Settings
 
 // Write the value that a setting has in a communicator, as text with a zero at its end, to
 // `value`, which has room for `bytes` bytes. If that is too little the error tells how many it
@@ -401,6 +447,8 @@ brigade_result_t brigade_comm_setting(brigade_comm_t comm,
 //
 // Threads: from any thread, at any time.
 const char *brigade_setting_name(int number);
+
+// ==== Communicators
 
 // Join the world of those who have the same unique id, as rank `rank` of `nranks`, with the
 // settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed;
@@ -499,6 +547,17 @@ brigade_result_t brigade_comm_size(brigade_comm_t comm,
 brigade_result_t brigade_comm_stats(brigade_comm_t comm,
                                     brigade_stats_t *stats);
 
+// Describe a communicator for people, as text with a zero at its end: this rank's place, which
+// transport goes to whom, and by which algorithm each collective goes, by size. `text` has room
+// for `bytes` bytes, of which 2048 are enough for most; else the error tells how many it takes.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_comm_describe(brigade_comm_t comm,
+                                       char *text,
+                                       size_t bytes);
+
+// ==== Communicators made of others
+
 // Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
 // order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
 // call it.
@@ -551,6 +610,8 @@ brigade_result_t brigade_comm_grow(brigade_comm_t comm,
                                    brigade_comm_t *new_comm,
                                    const brigade_config_t *config);
 
+// ==== Element types and operators
+
 // Bytes of one element; 0 for what is no element type.
 //
 // Threads: from any thread, at any time.
@@ -577,6 +638,8 @@ brigade_result_t brigade_op_create_pre_mul_sum(brigade_op_t *op,
 //
 // Threads: from any thread.
 brigade_result_t brigade_op_destroy(brigade_op_t op);
+
+// ==== Works: calls in flight
 
 // How the work ended; BRIGADE_IN_PROGRESS if it has not.
 //
@@ -617,6 +680,8 @@ brigade_result_t brigade_work_fd(brigade_work_t work,
 //
 // Threads: from any thread.
 brigade_result_t brigade_work_free(brigade_work_t work);
+
+// ==== Collectives
 
 // recvbuf of every rank = the fold of the sendbufs of all ranks, `count` elements each; with the
 // same bits everywhere. In place: sendbuf == recvbuf.
@@ -778,6 +843,8 @@ brigade_result_t brigade_scatter_v(const void *sendbuf,
                                    brigade_comm_t comm,
                                    brigade_work_t *work);
 
+// ==== Messages
+
 // Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when
 // sendbuf may be used again, which may be before they have arrived. Messages between two ranks
 // keep their order. Calls on one communicator begin in the order in which they were made, with a
@@ -816,6 +883,8 @@ brigade_result_t brigade_recv_any(void *recvbuf,
                                   int *source,
                                   size_t *received);
 
+// ==== Groups of calls
+
 // Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
 // lie within groups; the outermost one counts.
 //
@@ -842,6 +911,8 @@ brigade_result_t brigade_group_end(brigade_work_t *work);
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_cancel(void);
 
+// ==== Interrupts
+
 // Have the calls that this thread makes from now on ask `interrupt`, some 50 times a second while
 // they wait for other ranks and nothing moves; NULL asks nobody. For interpreters, which handle
 // signals between calls only. Once it says so, the call ends, and with it the world, as by
@@ -852,6 +923,8 @@ brigade_result_t brigade_group_cancel(void);
 // Threads: each thread has its own.
 brigade_result_t brigade_interrupt_by(brigade_interrupt_t interrupt,
                                       void *user);
+
+// ==== Memory for buffers
 
 // Allocate `bytes` bytes of zeros that begin on a page, as transports like their buffers best; any
 // other memory will do as well, and none has to be registered: what devices need to know of it
@@ -865,6 +938,8 @@ brigade_result_t brigade_mem_alloc(void **memory,
 //
 // Threads: from any thread, at any time.
 brigade_result_t brigade_mem_free(void *memory);
+
+// ==== Windows
 
 // Expose `bytes` bytes of zeros and `signals` counters, zero at first, to the other ranks, and get
 // hold of theirs. Every rank must call it, each with sizes of its own. The memory belongs to the
@@ -933,6 +1008,8 @@ brigade_result_t brigade_window_size(int rank,
 //
 // Threads: from any thread; if another one waits for a signal, the rest ends with that.
 brigade_result_t brigade_window_destroy(brigade_window_t window);
+
+// ==== Devices
 
 // Open the devices of a communicator's ranks to each other: every rank calls it, with the number
 // of its device as CUDA counts them, or BRIGADE_CURRENT_DEVICE. Several ranks may be on one
@@ -1016,6 +1093,8 @@ brigade_result_t brigade_device_recv(void *recvbuf,
                                      int peer,
                                      brigade_device_group_t group,
                                      void *stream);
+
+// ==== Collectives on devices
 
 // brigade_all_reduce on memory of devices, in the order of a stream.
 //
@@ -1165,6 +1244,8 @@ brigade_result_t brigade_device_scatter_v(const void *sendbuf,
                                           brigade_device_group_t group,
                                           void *stream);
 
+// ==== Offloading: memory with a budget
+
 // Take `bytes` bytes of memory, all of them now, on the best pages the machine has. A forked child
 // has none of it, and must not touch it. `arena` is NULL after an error.
 //
@@ -1182,6 +1263,8 @@ brigade_result_t brigade_arena_free_bytes(brigade_arena_t arena,
 //
 // Threads: from any thread.
 brigade_result_t brigade_arena_destroy(brigade_arena_t arena);
+
+// ==== Offloading: tensors in two tiers
 
 // A new store of these tensors, all zeros, in one file for each path; what was there is gone, but
 // for an error because one of the paths or the room for all is not to be had. At most
@@ -1274,6 +1357,8 @@ brigade_result_t brigade_store_last(brigade_store_t store,
 //
 // Threads: from any thread.
 brigade_result_t brigade_store_destroy(brigade_store_t store);
+
+// ==== Offloading: AdamW
 
 // A new state in files, one for each path, over which it is striped; what was there is gone, but
 // for an error because memory, room or one of the paths is not to be had. It begins with these

@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     engine: Mutex<Engine>,
-    transport_names: Vec<&'static str>,
+    pub(crate) transport_names: Vec<&'static str>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) world: Arc<World>,
     /// The world rank of each member.

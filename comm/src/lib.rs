@@ -17,6 +17,7 @@ mod aside;
 mod call;
 mod choice;
 mod communicator;
+mod describe;
 mod drive;
 mod dtype;
 mod eagerness;

@@ -9,7 +9,7 @@ use ::brigade_comm::{Communicator, Settings};
 
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::id::brigade_unique_id_t;
-use crate::settings::{brigade_config_t, settings, sized};
+use crate::settings::{brigade_config_t, put_text, settings, sized};
 use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, reserve};
 use brigade_wall::pointer::Out;
@@ -335,6 +335,25 @@ pub unsafe extern "C" fn brigade_comm_stats(
             std::ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), stats.cast(), bytes)
         };
         Ok(())
+    })
+}
+
+/// Describe a communicator for people, as text with a zero at its end: this rank's place, which
+/// transport goes to whom, and by which algorithm each collective goes, by size. `text` has room
+/// for `bytes` bytes, of which 2048 are enough for most; else the error tells how many it takes.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_describe(
+    comm: brigade_comm_t,
+    text: *mut c_char,
+    bytes: usize,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        Out::new(text, "text")?;
+        // SAFETY: C passes room for so many bytes.
+        unsafe { put_text((text, bytes), "the description", &comm.communicator.describe()) }
     })
 }
 

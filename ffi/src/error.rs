@@ -13,8 +13,11 @@ use crate::group;
 ///
 /// After BRIGADE_INVALID_ARGUMENT and BRIGADE_INVALID_USAGE everything is as it was before the
 /// call; so it is after BRIGADE_SYSTEM_ERROR where the system had no more threads or files for work
-/// that goes on. After any other error of a call on a communicator that communicator can only be
-/// destroyed: the other ranks get an error too, and every later call returns the first error again.
+/// that goes on, and after BRIGADE_JOIN_FAILED with a communicator that others were to be made of.
+/// After any other error of a call on a communicator the other ranks get an error too, and every
+/// later call on it returns the first error again. It can still be asked about, as by
+/// brigade_comm_get_rank_error, and those who are left go on with what brigade_comm_shrink makes of
+/// it; it must still be destroyed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum brigade_result_t {

@@ -145,18 +145,32 @@ pub unsafe extern "C" fn brigade_comm_setting(
         // SAFETY: C passes text.
         let name = unsafe { text(name, "name") }?;
         let row = comm.communicator.settings().row(name)?;
-        let text = row.current.as_bytes();
-        if bytes <= text.len() {
-            let needed = text.len() + 1;
-            return Err(Failure::argument(format!("{name} takes {needed} bytes, not {bytes}")));
-        }
-        // SAFETY: C passes room for so many bytes, and the text with its zero is not longer.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), value.cast(), text.len());
-            value.add(text.len()).write(0);
-        }
-        Ok(())
+        // SAFETY: C passes room for so many bytes.
+        unsafe { put_text((value, bytes), name, &row.current) }
     })
+}
+
+/// Write text with a zero at its end to where C has room for so many bytes.
+///
+/// # Safety
+///
+/// C has.
+pub(crate) unsafe fn put_text(
+    (place, bytes): (*mut c_char, usize),
+    name: &str,
+    text: &str,
+) -> Outcome {
+    let text = text.as_bytes();
+    if bytes <= text.len() {
+        let needed = text.len() + 1;
+        return Err(Failure::argument(format!("{name} takes {needed} bytes, not {bytes}")));
+    }
+    // SAFETY: the caller's promise, and the text with its zero is not longer.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), text.len());
+        place.add(text.len()).write(0);
+    }
+    Ok(())
 }
 
 /// The name of a setting, by its number from 0; NULL behind the last one.

@@ -8,7 +8,7 @@ once; in a brigade.group() it is only listed. Results are written to the buffers
 import atexit
 import sys
 import weakref
-from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
+from ctypes import byref, c_int, c_size_t, c_void_p, create_string_buffer, sizeof
 
 from . import groups, signals
 from .library import (
@@ -220,6 +220,12 @@ class Communicator:
         stats = Stats(sizeof(Stats))
         check(LIBRARY.brigade_comm_stats(self._open(), byref(stats)))
         return {"sent_bytes": stats.sent_bytes, "calls": stats.calls}
+
+    def describe(self):
+        """What carries the bytes to whom, and by which algorithm each collective goes, by size."""
+        text = create_string_buffer(1 << 16)
+        check(LIBRARY.brigade_comm_describe(self._open(), text, len(text)))
+        return text.value.decode()
 
     def abort(self, reason=""):
         """End the world on all its ranks."""

@@ -100,6 +100,7 @@ def load():
         "comm_rank": [comm, POINTER(c_int)],
         "comm_size": [comm, POINTER(c_int)],
         "comm_stats": [comm, POINTER(Stats)],
+        "comm_describe": [comm, c_char_p, c_size_t],
         "comm_get_async_error": [comm, POINTER(c_int)],
         "comm_get_rank_error": [comm, c_int, POINTER(c_int)],
         "group_start": [],

@@ -250,6 +250,9 @@ assert repr(comm) == f"<brigade.Communicator: rank {rank} of {size}>"
 error = pickle.loads(pickle.dumps(brigade.Error(4, "a sentence")))
 assert error.result == 4 and str(error) == "a sentence"
 assert comm.stats()["calls"] > 30
+told = comm.describe().splitlines()
+assert told[0] == f"rank {rank} of {size}, on node 0 of 1", told
+assert (len(told) > 5 and any(": to " in line for line in told)) == (size > 1), told
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
 assert brigade.__version__ == "{}.{}.{}".format(*brigade.version())
 comm.barrier()

@@ -236,6 +236,23 @@ static void split(void) {
     REQUIRE(none == NULL);
 }
 
+static void description(void) {
+    char text[2048], first[64], *to;
+    size_t length;
+    CHECK(brigade_comm_describe(comm, text, sizeof text));
+    sprintf(first, "rank %d of %d, on node 0 of 1\n", rank, size);
+    REQUIRE(strncmp(text, first, strlen(first)) == 0);
+    REQUIRE((size > 1) == (strstr(text, "\nall-reduce: ") != NULL));
+    to = strstr(text, ": to ");
+    REQUIRE((size > 1) == (to != NULL));
+    length = strlen(text);
+    CHECK(brigade_comm_describe(comm, text, length + 1));
+    REQUIRE(brigade_comm_describe(comm, text, length) == BRIGADE_INVALID_ARGUMENT);
+    sprintf(first, "the description takes %d bytes, not %d", (int)length + 1, (int)length);
+    REQUIRE(strstr(brigade_last_error(), first) != NULL);
+    REQUIRE(brigade_comm_describe(comm, NULL, 99) == BRIGADE_INVALID_ARGUMENT);
+}
+
 int main(void) {
     brigade_setting_t timeout = {"BRIGADE_TIMEOUT_MS", "20000"};
     brigade_config_t config = BRIGADE_CONFIG_INIT;
@@ -261,6 +278,7 @@ int main(void) {
     operators();
     works();
     split();
+    description();
     CHECK(brigade_barrier(comm, NULL));
     CHECK(brigade_comm_stats(comm, &stats));
     REQUIRE(stats.calls > 20 && (size == 1 || stats.sent_bytes > COUNT * sizeof(float)));

@@ -4,6 +4,7 @@ mod any;
 mod bytes;
 mod collectives;
 mod deadlines;
+mod described;
 mod done;
 mod forked;
 mod groups;

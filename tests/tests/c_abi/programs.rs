@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::library::{Installed, bounded, brigade, has, run, source};
+use crate::library::{Installed, bounded, brigade, has, root, run, source};
 
 /// All that is written in C against brigade.h.
 const C_PROGRAMS: [&str; 16] = [
@@ -73,6 +73,23 @@ fn ranks_of_the_launcher_run_programs_with_the_shared_library() {
             }
         }
     }
+}
+
+#[test]
+fn the_program_at_the_top_of_the_header_runs() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let header = std::fs::read_to_string(root().join("include/brigade.h")).expect("it is there");
+    let program = header.lines().filter_map(|line| line.strip_prefix(" *     "));
+    let path = library.prefix.join("shown.c");
+    let text = program.collect::<Vec<_>>().join("\n") + "\n";
+    std::fs::write(&path, text).expect("a folder of ours");
+    let path = path.to_str().expect("a path in UTF-8");
+    let binary = link(&library, "gcc", path, "header", &STRICT);
+    let mut launch = bounded(brigade());
+    assert_eq!(run(launch.args(["run", "-n", "2", "--"]).arg(&binary)), "2 ranks\n2 ranks\n");
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! What a communicator says of itself is what its calls do.
+
+use brigade_comm::{Call, Dtype, Op, Settings};
+use brigade_schedule::{Algorithm, Collective};
+
+use crate::world::{each_rank, over};
+
+#[test]
+fn a_description_has_the_transports_and_the_algorithms_by_size() {
+    let lines = each_rank(3, &over("shm"), |member| {
+        let call = |bytes: usize| {
+            let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, bytes / 4);
+            member.algorithm_for(&call).expect("there is one").to_string()
+        };
+        let (short, long) = (call(8), call(64 << 20));
+        assert_ne!(short, long);
+        let text = member.describe();
+        assert!(text.contains(&format!("\nall-reduce: {short}, ")), "{text}");
+        assert!(text.contains(&format!("{long} from ")), "{text}");
+        text.lines().take(2).map(str::to_owned).collect::<Vec<_>>()
+    });
+    let to = ["1-2", "0, 2", "0-1"];
+    for (rank, lines) in lines.into_iter().enumerate() {
+        let wanted = [format!("rank {rank} of 3, on node 0 of 1"), format!("shm: to {}", to[rank])];
+        assert_eq!(lines, wanted);
+    }
+}
+
+#[test]
+fn an_algorithm_that_is_asked_for_is_told() {
+    let settings = Settings { algorithm: Some(Algorithm::Ring), ..over("loopback") };
+    each_rank(2, &settings, |member| {
+        let text = member.describe();
+        assert!(text.contains("\nall-reduce: ring\n"), "{text}");
+    });
+    each_rank(1, &settings, |member| {
+        assert_eq!(member.describe(), "rank 0 of 1, on node 0 of 1\n");
+    });
+}
