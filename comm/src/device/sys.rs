@@ -1,5 +1,6 @@
 //! The desk: words in memory of the host that kernels of the group and the host both look into.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use brigade_cuda::{Context, CudaError, Registered};
@@ -8,15 +9,25 @@ use super::layout::{BLOCKS, DESK_BYTES, word};
 
 /// Where kernels say what they wait for and what went wrong, and where they are told to end.
 pub(super) struct Desk {
-    /// In front of the memory.
-    pinned: Registered,
-    words: Box<Words>,
+    /// There until this is dropped.
+    pinned: Option<Registered>,
+    words: Words,
 }
 
-/// Ours and not the driver's, which frees what it has pinned as soon as the process begins to end,
-/// while the group's thread still looks at it. Whole pages.
-#[repr(C, align(4096))]
-struct Words([AtomicU32; DESK_BYTES / 4]);
+/// Whole pages of zeroes. Ours and not the driver's, which frees what it has pinned as soon as the
+/// process begins to end, while the group's thread still looks at it; and mapped for the desk
+/// alone, since a child of the process gets fresh ones: of pages that both had at a fork, whoever
+/// writes first gets a copy, which the device might not know to be the host's.
+struct Words(NonNull<[AtomicU32; DESK_BYTES / 4]>);
+
+// SAFETY: atomic words, in memory that is the process's.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+/// Of every system's pages a multiple.
+const WORDS_BYTES: usize = 64 << 10;
+const _: () = assert!(DESK_BYTES <= WORDS_BYTES);
 
 /// A block that stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,21 +60,28 @@ pub(super) struct Fault {
 
 impl Desk {
     pub(super) fn new(context: &Context) -> Result<Self, CudaError> {
-        let words = Box::new(Words([const { AtomicU32::new(0) }; DESK_BYTES / 4]));
-        let (start, bytes) = (words.0.as_ptr().cast_mut().cast(), size_of::<Words>());
-        // SAFETY: the words lie in a box that goes behind what pins them, and kernels change them
-        // as atomic words, too.
-        let pinned = unsafe { Registered::new(context, start, bytes) }?;
-        Ok(Self { pinned, words })
+        let words = Words::map()?;
+        let start = words.0.as_ptr().cast();
+        // SAFETY: the words stay mapped until they are pinned no more, and kernels change them as
+        // atomic words, too.
+        match unsafe { Registered::new(context, start, WORDS_BYTES) } {
+            Ok(pinned) => Ok(Self { pinned: Some(pinned), words }),
+            Err(error) => {
+                words.unmap();
+                Err(error)
+            }
+        }
     }
 
     /// As kernels name it.
     pub(super) fn address(&self) -> u64 {
-        self.pinned.device_address()
+        self.pinned.as_ref().map_or(0, Registered::device_address)
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        &self.words.0[at]
+        // SAFETY: mapped for as long as the desk is there, aligned to a page, and any bytes are
+        // words.
+        unsafe { &self.words.0.as_ref()[at] }
     }
 
     /// Whether a kernel has stopped or was told to. Costs a load.
@@ -99,6 +117,41 @@ impl Desk {
             let [peer, sequence, step, signature, turn] = [1, 2, 3, 4, 5].map(of);
             (phase != 0).then_some(Still { phase, peer, sequence, step, signature, turn })
         })
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        // While the driver has them pinned they stay, since a kernel might write there.
+        if self.pinned.take().is_none_or(|pinned| pinned.let_go().is_ok()) {
+            self.words.unmap();
+        }
+    }
+}
+
+impl Words {
+    fn map() -> Result<Self, CudaError> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new private mapping without a wished address touches nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), WORDS_BYTES, access, flags, -1, 0) };
+        let words = NonNull::new(start).filter(|_| start != libc::MAP_FAILED);
+        let refused = || {
+            let error = std::io::Error::last_os_error();
+            CudaError::Refused { why: format!("mapping memory for a desk: {error}") }
+        };
+        let words = words.ok_or_else(refused)?;
+        // Whoever has a group in a child may still ask it how it is, so there are pages there, too.
+        // SAFETY: a mapping of ours, and the advice drops nothing that this process has. A kernel
+        // that declines copies what is pinned for the child, or is as old as those that did not.
+        let _ = unsafe { libc::madvise(start, WORDS_BYTES, libc::MADV_WIPEONFORK) };
+        Ok(Self(words.cast()))
+    }
+
+    /// Once, and then nobody looks at it.
+    fn unmap(&self) {
+        // SAFETY: mapped by us, this long.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), WORDS_BYTES) };
     }
 }
 

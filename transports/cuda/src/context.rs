@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
+use crate::graph::Aloof;
 use crate::library::Driver;
 use crate::sys::{CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, Handle};
 use crate::{Code, Cuda, CudaError, Device, Result};
@@ -113,11 +114,14 @@ impl Context {
         Ok(Entered { context: self, is_pushed, stays: PhantomData })
     }
 
-    /// Wait until everything that was ever given to the device in this process is done.
+    /// Wait until everything that was ever given to the device in this process is done. There is
+    /// no deadline. While a stream of the device is captured, in whichever mode, that is refused,
+    /// and spoils the capture.
     ///
     /// # Errors
     ///
-    /// What has gone wrong on the device since it was last asked.
+    /// What has gone wrong on the device since it was last asked; see
+    /// [`CudaError::is_for_capture`].
     pub fn synchronize(&self) -> Result<()> {
         let _here = self.enter()?;
         // SAFETY: the call has no conditions.
@@ -148,6 +152,7 @@ impl Context {
             return Ok(());
         }
         let _here = self.enter()?;
+        let _aloof = Aloof::new(self.driver());
         // SAFETY: both contexts are retained.
         let called = unsafe { self.driver().ctx_enable_peer_access(peer.inner.raw, 0) };
         match called.ok(format_args!("reaching device {}", peer.device().ordinal)) {

@@ -90,6 +90,12 @@ impl CudaError {
         matches!(code, 214 | 219 | 220 | 226 | 700..=703 | 710 | 714..=719)
     }
 
+    /// Whether a stream that is being captured is why the call was refused. Nothing of it is done
+    /// then.
+    pub fn is_for_capture(&self) -> bool {
+        matches!(self, Self::Call { code: Code(900..=908), .. })
+    }
+
     pub(crate) fn refused(why: impl Into<String>) -> Self {
         Self::Refused { why: why.into() }
     }

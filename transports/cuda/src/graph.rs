@@ -82,9 +82,11 @@ impl Stream {
 }
 
 /// What the thread does while this lives disturbs no capture, and is refused for none: for looking
-/// at streams and events that are not captured, and waiting for them. A capture in
-/// [`CaptureMode::Global`] would forbid that to all threads of the process, and be spoilt by it, so
-/// no rank could wait for a call while another one captures its own.
+/// at streams and events that are not captured, and waiting for them, and for allocating, pinning,
+/// loading, sharing, and the opposite of each. A capture in [`CaptureMode::Global`] would forbid
+/// that to all threads of the process, and be spoilt by it, so no rank could wait for a call while
+/// another one captures its own, and what is let go of meanwhile would stay for good. Waiting for
+/// a whole context is no such thing: a capture in any mode is spoilt by that.
 #[must_use]
 pub(crate) struct Aloof {
     driver: &'static Driver,
@@ -119,6 +121,7 @@ impl Graph {
     pub fn instantiate(&self) -> Result<Executable> {
         let places = u32::try_from(self.nodes()?).unwrap_or(u32::MAX).saturating_mul(COMMAND);
         let _here = self.context.enter()?;
+        let _aloof = Aloof::new(self.context.driver());
         let mut raw = ptr::null_mut();
         // SAFETY: the pointer is to a handle that outlives the call; the graph is alive.
         unsafe { self.context.driver().graph_instantiate(&mut raw, self.raw, 0) }
@@ -150,10 +153,11 @@ impl Executable {
     /// What the driver says.
     pub fn upload(&mut self, stream: &Stream) -> Result<()> {
         let here = self.context.enter()?;
+        let aloof = Aloof::new(self.context.driver());
         // SAFETY: both are alive.
         unsafe { self.context.driver().graph_upload(self.raw, stream.raw()) }
             .ok("bringing a graph to the device")?;
-        drop(here);
+        drop((aloof, here));
         stream.synchronize()
     }
 
@@ -188,6 +192,7 @@ impl Drop for Graph {
 impl Drop for Executable {
     fn drop(&mut self) {
         if let Ok(_here) = self.context.enter() {
+            let _aloof = Aloof::new(self.context.driver());
             // SAFETY: made once and destroyed once; what was launched is still done.
             unsafe { self.context.driver().graph_exec_destroy(self.raw) }.sunk();
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::graph::Aloof;
 use crate::sys::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcHandle};
 use crate::{Context, Cuda, Result};
 
@@ -35,6 +36,7 @@ impl IpcHandle {
     pub fn of(context: &Context, address: u64) -> Result<Self> {
         let (start, bytes) = range_of(context, address)?;
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let mut handle = CUipcHandle { reserved: [0; 64] };
         // SAFETY: the pointer is to a structure that outlives the call; the driver checks the
         // address.
@@ -97,13 +99,14 @@ impl Opened {
     /// handle says.
     pub unsafe fn open(context: &Context, handle: &IpcHandle) -> Result<Self> {
         let here = context.enter()?;
+        let aloof = Aloof::new(context.driver());
         let mut start = 0;
         let token = CUipcHandle { reserved: handle.token };
         let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
         // SAFETY: the pointer is to a number that outlives the call; the driver checks the rest.
         unsafe { context.driver().ipc_open_mem_handle(&mut start, token, flags) }
             .ok("opening memory of another process")?;
-        drop(here);
+        drop((aloof, here));
         let mut opened = Self { context: context.clone(), start, offset: handle.offset, bytes: 0 };
         let end = handle.offset.checked_add(handle.bytes);
         // The other process is believed where the driver does not say how long it is.
@@ -130,6 +133,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Ok(_here) = self.context.enter() {
+            let _aloof = Aloof::new(self.context.driver());
             // SAFETY: opened once and closed once.
             unsafe { self.context.driver().ipc_close_mem_handle(self.start) }.sunk();
         }

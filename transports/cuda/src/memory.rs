@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::graph::Aloof;
 use crate::pace::COMMAND;
 use crate::{Context, CudaError, Result, Stream};
 
@@ -30,6 +31,7 @@ impl DeviceMemory {
     /// What the driver says; see [`CudaError::is_out_of_memory`].
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let mut address = 0;
         // SAFETY: the pointer is to a number that outlives the call.
         unsafe { context.driver().mem_alloc(&mut address, bytes.max(1)) }
@@ -115,6 +117,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let Ok(_here) = self.context.enter() else { return };
         let driver = self.context.driver();
+        let _aloof = self.stream.is_none().then(|| Aloof::new(driver));
         match &self.stream {
             // SAFETY: allocated once and freed once; what comes before in the stream is done first.
             Some(stream) => unsafe { driver.mem_free_async(self.address, stream.raw()) }.sunk(),

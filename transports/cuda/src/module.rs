@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
+use crate::graph::Aloof;
 use crate::pace::COMMAND;
 use crate::sys::{CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_FUNC_ATTRIBUTE_NUM_REGS, Handle};
 use crate::{Code, Context, CudaError, Result, Stream};
@@ -44,6 +45,7 @@ impl Module {
     /// What the driver says of images that are broken or for another device.
     pub unsafe fn load(context: &Context, image: &[u8]) -> Result<Self> {
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         // PTX is text that ends with a zero; cubins do not mind one.
         let mut ended = Vec::with_capacity(image.len() + 1);
         ended.extend_from_slice(image);
@@ -65,6 +67,7 @@ impl Module {
         let c_name = CString::new(name).map_err(|_| CudaError::refused("a name with a zero"))?;
         let context = &self.inner.context;
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let mut raw = ptr::null_mut();
         // SAFETY: the pointers are to a handle and a C string that outlive the call.
         unsafe { context.driver().module_get_function(&mut raw, self.inner.raw, c_name.as_ptr()) }
@@ -87,6 +90,7 @@ impl Module {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(_here) = self.context.enter() {
+            let _aloof = Aloof::new(self.context.driver());
             // SAFETY: loaded once and unloaded once; functions keep the module alive.
             unsafe { self.context.driver().module_unload(self.raw) }.sunk();
         }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::slice;
 
+use crate::graph::Aloof;
 use crate::sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_PORTABLE,
@@ -38,6 +39,7 @@ impl Pinned {
     /// What the driver says: mostly that there is no memory left that can be pinned.
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let mut pointer: *mut c_void = ptr::null_mut();
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the pointer is to a pointer that outlives the call.
@@ -87,6 +89,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Ok(_here) = self.context.enter() {
+            let _aloof = Aloof::new(self.context.driver());
             // SAFETY: allocated once and freed once.
             unsafe { self.context.driver().mem_free_host(self.pointer.cast()) }.sunk();
         }
@@ -124,6 +127,7 @@ impl Registered {
     /// What the driver says: parts of it are pinned already, or it cannot be.
     pub unsafe fn new(context: &Context, pointer: *mut u8, bytes: usize) -> Result<Self> {
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: handed on to our caller.
         unsafe { context.driver().mem_host_register(pointer.cast(), bytes, flags) }
@@ -142,15 +146,35 @@ impl Registered {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Let it go, and hear whether devices have: while the driver still has it pinned, a kernel may
+    /// write there, so it must stay mapped.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says. The memory is as it was then, for good.
+    pub fn let_go(self) -> Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: read once, and the place that it is read from is not dropped.
+        let context = unsafe { ptr::read(&this.context) };
+        unpin(&context, this.pointer)
+    }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Ok(_here) = self.context.enter() {
-            // SAFETY: pinned once and let go once.
-            unsafe { self.context.driver().mem_host_unregister(self.pointer.cast()) }.sunk();
-        }
+        // Whoever wants to hear of it asks for it.
+        let _ = unpin(&self.context, self.pointer);
     }
+}
+
+/// Let go of memory that was pinned where it lies.
+fn unpin(context: &Context, pointer: *mut u8) -> Result<()> {
+    let _here = context.enter()?;
+    let _aloof = Aloof::new(context.driver());
+    // SAFETY: pinned once and let go once.
+    unsafe { context.driver().mem_host_unregister(pointer.cast()) }
+        .ok("letting go of pinned memory")
 }
 
 impl Context {

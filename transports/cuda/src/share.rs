@@ -6,6 +6,7 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use crate::graph::Aloof;
 use crate::sys::{
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -41,6 +42,7 @@ impl Shareable {
     /// beforehand.
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let properties = properties(context);
         let mapped_bytes = bytes.max(1).next_multiple_of(granularity(context, &properties)?);
         let mut handle = 0;
@@ -61,6 +63,7 @@ impl Shareable {
     /// What the driver says.
     pub unsafe fn open(context: &Context, fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let properties = properties(context);
         let mapped_bytes = bytes.max(1).next_multiple_of(granularity(context, &properties)?);
         let mut handle = 0;
@@ -107,6 +110,7 @@ impl Shareable {
     /// What the driver says of devices that do not reach each other.
     pub fn open_to(&self, device: &Device) -> Result<()> {
         let _here = self.context.enter()?;
+        let _aloof = Aloof::new(self.context.driver());
         let location = location(device);
         let access = CUmemAccessDesc { location, flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
         // SAFETY: the range is mapped, and the structure outlives the call.
@@ -131,6 +135,7 @@ impl Shareable {
     /// What the driver says.
     pub fn descriptor(&self) -> Result<OwnedFd> {
         let _here = self.context.enter()?;
+        let _aloof = Aloof::new(self.context.driver());
         let mut fd: c_int = -1;
         let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let target = ptr::from_mut(&mut fd).cast();
@@ -150,6 +155,7 @@ impl Context {
     /// What the driver says; [`Device::has_dmabuf`](crate::Device::has_dmabuf) tells beforehand.
     pub fn dmabuf(&self, address: u64, bytes: usize) -> Result<OwnedFd> {
         let _here = self.enter()?;
+        let _aloof = Aloof::new(self.driver());
         let mut fd: c_int = -1;
         let target = ptr::from_mut(&mut fd).cast();
         let kind = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
@@ -201,6 +207,7 @@ impl Drop for Shareable {
     fn drop(&mut self) {
         let Ok(_here) = self.context.enter() else { return };
         let driver = self.context.driver();
+        let _aloof = Aloof::new(driver);
         if self.is_mapped {
             // SAFETY: mapped once and unmapped once.
             unsafe { driver.vmm_unmap(self.address, self.mapped_bytes) }.sunk();

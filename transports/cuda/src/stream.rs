@@ -68,6 +68,7 @@ impl Stream {
     fn with_priority(context: &Context, priority: c_int) -> Result<Self> {
         let pace = Pace::new(context)?;
         let _here = context.enter()?;
+        let _aloof = Aloof::new(context.driver());
         let mut raw = ptr::null_mut();
         let flags = CU_STREAM_NON_BLOCKING;
         // SAFETY: the pointer is to a handle that outlives the call.

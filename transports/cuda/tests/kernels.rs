@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use brigade_cuda::nvrtc::{self, Source};
-use brigade_cuda::{Arg, Context, Cuda, CudaError, DeviceMemory, Launch, Pinned, Stream};
+use brigade_cuda::{
+    Arg, CaptureMode, Context, Cuda, CudaError, DeviceMemory, Launch, Pinned, Stream,
+};
 
 const KERNELS: &str = r#"
 #include "brigade.cuh"
@@ -94,6 +96,23 @@ fn a_kernel_adds() {
     unsafe { add.launch(&stream, &Launch::linear(7, 128), &args) }.expect("a launch");
     let sums: Vec<f32> = read(&sum, &stream, count as usize);
     assert!(sums.iter().enumerate().all(|(at, sum)| *sum == 2.0 * at as f32));
+}
+
+/// Where another thread captures in the mode that forbids the most, too.
+#[test]
+fn kernels_are_loaded_and_let_go_of_beside_a_capture() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).expect("a stream");
+    let source = Source::new("test", KERNELS);
+    nvrtc::module(&context, &source).expect("kernels");
+    stream.begin_capture(CaptureMode::Global).expect("a capture");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let module = nvrtc::module(&context, &source).expect("kernels");
+            drop(module.function("add").expect("a kernel"));
+        });
+    });
+    stream.end_capture().expect("a capture that nobody has spoilt");
 }
 
 #[test]

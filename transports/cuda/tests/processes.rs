@@ -6,7 +6,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use brigade_cuda::{
-    CaptureMode, Context, Cuda, DeviceMemory, Event, EventHandle, IpcHandle, Opened, Result, Stream,
+    CaptureMode, Context, Cuda, DeviceMemory, Event, EventHandle, IpcHandle, Opened, Pinned,
+    Registered, Result, Shareable, Stream,
 };
 
 const PART: &str = "BRIGADE_TEST_PART";
@@ -42,6 +43,7 @@ fn the_part_of_a_child() {
             "allocate" => format!("{:?}", allocate()),
             "stick" => stick(),
             "look" => format!("{:?}", look()),
+            "aside" => format!("{:?}", aside()),
             "behind" => format!("{:?}", behind()),
             _ => panic!("{part}"),
         },
@@ -54,7 +56,12 @@ fn write(handles: &str) -> Result<()> {
     let (memory, event) = words.split_at(IpcHandle::BYTES);
     let context = context()?;
     let handle = IpcHandle::from_bytes(memory.try_into().expect("so long"));
+    let captured = Stream::new(&context)?;
+    captured.begin_capture(CaptureMode::Global)?;
     // SAFETY: our parent keeps it until we have ended.
+    drop(unsafe { Opened::open(&context, &handle) }?);
+    captured.end_capture()?;
+    // SAFETY: as above.
     let opened = unsafe { Opened::open(&context, &handle) }?;
     let event = Event::open(&context, &EventHandle(event.try_into().expect("so long")))?;
     let stream = Stream::new(&context)?;
@@ -97,6 +104,35 @@ fn look() -> Result<[bool; 2]> {
     });
     captured.end_capture()?;
     is_done
+}
+
+/// Allocate, pin, share and let go of all of it, while another thread captures a stream likewise.
+fn aside() -> Result<usize> {
+    let context = context()?;
+    let stream = Stream::new(&context)?;
+    let mut plain = vec![0_u8; 10_000];
+    stream.begin_capture(CaptureMode::Global)?;
+    let used = std::thread::scope(|scope| {
+        let using = scope.spawn(|| {
+            let memory = DeviceMemory::new(&context, 64)?;
+            IpcHandle::of(&context, memory.address())?;
+            let pinned = Pinned::new(&context, 64)?;
+            // SAFETY: the vector outlives it.
+            let registered = unsafe { Registered::new(&context, plain.as_mut_ptr(), 10_000) }?;
+            registered.let_go()?;
+            // SAFETY: as above.
+            drop(unsafe { Registered::new(&context, plain.as_mut_ptr(), 10_000) }?);
+            let shared = Shareable::new(&context, 64)?;
+            shared.open_to(context.device())?;
+            drop(Stream::new(&context)?);
+            let free = context.memory()?.0;
+            drop((memory, pinned, shared));
+            Ok(context.memory()?.0 - free)
+        });
+        using.join().expect("it does not panic")
+    });
+    stream.end_capture()?;
+    used
 }
 
 /// Read and write memory behind what waits in a stream for another thread to give the device
@@ -167,6 +203,15 @@ fn another_process_writes_our_memory() {
 fn who_looks_and_waits_disturbs_no_capture_of_another_thread() {
     brigade_cuda_fake::install();
     assert_eq!(said(&child("look", &[])), "Ok([true, true])");
+}
+
+/// Likewise. What was let go of meanwhile is free.
+#[test]
+fn who_allocates_pins_and_lets_go_disturbs_no_capture_of_another_thread() {
+    brigade_cuda_fake::install();
+    let freed = said(&child("aside", &[]));
+    assert!(freed.starts_with("Ok("), "{freed}");
+    assert!(brigade_cuda_fake::is_off() || freed == "Ok(4096)", "{freed}");
 }
 
 /// A driver may hold up all who give the device something while it copies memory that is not pinned

@@ -132,11 +132,13 @@ export! {
         }
     }
     fn cuGraphInstantiateWithFlags(target: *mut Handle, graph: Handle, _flags: u64) {
+        forbidden_in_capture()?;
         stream::settle();
         let (jobs, is_there) = (GRAPHS.find(graph)?.to_vec(), AtomicBool::new(false));
         put(target, EXECUTABLES.add(Executable { jobs, is_there }))
     }
     fn cuGraphUpload(executable: Handle, _stream: Handle) {
+        forbidden_in_capture()?;
         bring(&*EXECUTABLES.find(executable)?);
         Ok(())
     }
@@ -149,6 +151,7 @@ export! {
         GRAPHS.remove(graph).map(drop)
     }
     fn cuGraphExecDestroy(executable: Handle) {
+        forbidden_in_capture()?;
         stream::settle();
         EXECUTABLES.remove(executable).map(drop)
     }

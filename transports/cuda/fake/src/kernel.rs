@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::compiler::IMAGE_MAGIC;
 use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, current};
+use crate::graph::forbidden_in_capture;
 use crate::memory::new_file;
 use crate::races;
 use crate::stream;
@@ -253,6 +254,7 @@ extern "C" fn on_stall(data: *mut c_void) {
 
 export! {
     fn cuModuleLoadData(target: *mut Handle, image: *const c_void) {
+        forbidden_in_capture()?;
         let device = current()?;
         let module = while_all_wait(|| {
             stream::wait_for_device(device);
@@ -261,14 +263,17 @@ export! {
         put(target, MODULES.add(module))
     }
     fn cuModuleUnload(module: Handle) {
+        forbidden_in_capture()?;
         MODULES.remove(module).map(drop)
     }
     fn cuModuleGetFunction(target: *mut Handle, module: Handle, name: *const c_char) {
+        forbidden_in_capture()?;
         // SAFETY: the caller owes a C string.
         let name = unsafe { CStr::from_ptr(name) };
         put(target, FUNCTIONS.add(function(MODULES.find(module)?, name)?))
     }
     fn cuFuncLoad(handle: Handle) {
+        forbidden_in_capture()?;
         load_whole(&*FUNCTIONS.find(handle)?)
     }
     fn cuFuncGetAttribute(target: *mut c_int, which: c_int, handle: Handle) {

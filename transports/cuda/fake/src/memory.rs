@@ -331,6 +331,7 @@ export! {
         put(target, start as *mut c_void)
     }
     fn cuMemFreeHost(pointer: *mut c_void) {
+        forbidden_in_capture()?;
         let start = pointer as u64;
         stream::settle_to_free();
         let range = remove(start)?;
@@ -340,6 +341,7 @@ export! {
         Ok(())
     }
     fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: c_uint) {
+        forbidden_in_capture()?;
         let (start, end) = (pointer as u64, pointer as u64 + bytes as u64);
         if bytes == 0 {
             return Err(INVALID_VALUE);
@@ -353,6 +355,7 @@ export! {
         Ok(())
     }
     fn cuMemHostUnregister(pointer: *mut c_void) {
+        forbidden_in_capture()?;
         let is_such = |_: u64, range: &Range| matches!(range.kind, Kind::Pinned { is_ours: false });
         if !around(pointer as u64, is_such).unwrap_or(false) {
             return Err(713);
@@ -365,6 +368,7 @@ export! {
         put(target, pointer as u64)
     }
     fn cuIpcGetMemHandle(target: *mut c_void, address: u64) {
+        forbidden_in_capture()?;
         let token = around(address, |start, range| match &range.kind {
             Kind::Device { device, file, is_pooled: false } => Some(Token {
                 magic: MAGIC,
@@ -381,9 +385,11 @@ export! {
         put(target.cast(), token.flatten().ok_or(INVALID_VALUE)?)
     }
     fn cuIpcOpenMemHandle_v2(target: *mut u64, token: Token, _flags: c_uint) {
+        forbidden_in_capture()?;
         put(target, open(token)?)
     }
     fn cuIpcCloseMemHandle(address: u64) {
+        forbidden_in_capture()?;
         stream::settle_to_free();
         let range = remove(address)?;
         unmap(address, whole(range.bytes));

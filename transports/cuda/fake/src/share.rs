@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr;
 
 use crate::device::current;
+use crate::graph::forbidden_in_capture;
 use crate::memory::{Kind, Range, add, map, new_file, remove, unmap};
 use crate::table::{Handle, INVALID_VALUE, OUT_OF_MEMORY, Table, export, put};
 
@@ -21,12 +22,14 @@ export! {
     fn cuMemCreate(
         target: *mut u64, bytes: usize, _properties: *const c_void, _flags: u64,
     ) {
+        forbidden_in_capture()?;
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
             return Err(INVALID_VALUE);
         }
         put(target, HANDLES.add(new_file(bytes)?) as u64)
     }
     fn cuMemRelease(handle: u64) {
+        forbidden_in_capture()?;
         HANDLES.remove(handle as Handle).map(drop)
     }
     fn cuMemAddressReserve(
@@ -46,19 +49,21 @@ export! {
         Ok(())
     }
     fn cuMemMap(address: u64, bytes: usize, _offset: usize, handle: u64, _flags: u64) {
+        forbidden_in_capture()?;
         let file = HANDLES.find(handle as Handle)?;
         map(&*file, bytes, address)?;
         add(address, Range { bytes, kind: Kind::Shared { device: current()? } });
         Ok(())
     }
     fn cuMemUnmap(address: u64, _bytes: usize) {
+        forbidden_in_capture()?;
         crate::stream::settle();
         remove(address).map(drop)
     }
     fn cuMemSetAccess(
         _address: u64, _bytes: usize, _access: *const c_void, _count: usize,
     ) {
-        Ok(())
+        forbidden_in_capture()
     }
     fn cuMemExportToShareableHandle(
         target: *mut c_void, handle: u64, _kind: c_uint, _flags: u64,

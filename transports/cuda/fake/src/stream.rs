@@ -267,7 +267,13 @@ export! {
     }
     fn cuCtxSynchronize() {
         forbidden_in_capture()?;
-        wait_for_device(current()?);
+        let device = current()?;
+        // A context has its streams in it, and the mode of no thread helps.
+        let every: Vec<_> = lock(&EVERY).clone();
+        let its = every.iter().filter(|stream| stream.device == device);
+        let refused: Vec<Code> = its.filter_map(|stream| stream.not_captured().err()).collect();
+        refused.first().map_or(Ok(()), |code| Err(*code))?;
+        wait_for_device(device);
         Ok(())
     }
     fn cuLaunchHostFunc(handle: Handle, function: HostFunction, data: *mut c_void) {
