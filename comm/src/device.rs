@@ -53,7 +53,7 @@ mod work;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use brigade_cuda::{Context, DeviceMemory, Stream};
+use brigade_cuda::{Context, DeviceMemory, Event, Stream};
 use brigade_schedule::Algorithm;
 use brigade_transports::{MAKE_THREAD, TransportError};
 
@@ -92,8 +92,9 @@ use work::Events;
 /// barriers), as with NCCL.
 ///
 /// A group ends by [`DeviceGroup::close`] on all ranks. Dropping it waits for what was enqueued, no
-/// longer than a call may take (and for all that this process has on the device, where streams are
-/// somebody else's), and two seconds for other processes. What they still have open is kept.
+/// longer than a call may take (and for all that this process has on the device, where calls lie in
+/// graphs of somebody else's streams), and two seconds for other processes. What they still have
+/// open is kept, and so is all of the group where its calls do not end.
 pub struct DeviceGroup {
     inner: Arc<Inner>,
     watcher: Option<Watcher>,
@@ -116,6 +117,9 @@ struct Inner {
     nodes: Option<Nodes>,
     /// For what the group does by itself.
     stream: Stream,
+    /// Behind the last call in a stream of somebody else, which may be gone by the end. One is
+    /// enough: calls come one behind the other, in whichever streams.
+    last: Event,
     events: Events,
     /// See [`DeviceGroup::keep_open`]; of the caller's memory only, not of scratch.
     keeps: AtomicBool,
@@ -133,11 +137,14 @@ struct State {
     scratch: Vec<Room>,
     /// Streams that calls were enqueued into.
     streams: Vec<Stream>,
-    /// Whether calls were enqueued into streams of somebody else, which may be gone by the end.
-    has_borrowed: bool,
+    /// Whether calls were put into streams of somebody else with no mark behind them, as those in
+    /// graphs, which are launched by whom we do not know.
+    is_unmarked: bool,
     /// Calls and kernels for messages so far.
     posted: u32,
     is_closed: bool,
+    /// Whether calls had not ended when it was closed, so that nothing of it may go.
+    is_running: bool,
 }
 
 impl Communicator {
@@ -287,6 +294,13 @@ impl DeviceGroup {
         DeviceWork::mark(&self.inner, stream)
     }
 
+    /// What is recorded behind each call in a stream of somebody else ([`Stream::borrowed`]) that
+    /// is not captured: a call in another stream comes behind it. Whoever has calls in streams of
+    /// both kinds may record it behind the others.
+    pub fn last(&self) -> &Event {
+        &self.inner.last
+    }
+
     /// Enqueue messages that may all be on their way at once. A message to oneself is received in
     /// the same list.
     ///
@@ -336,9 +350,10 @@ impl Inner {
             staging: Staging::default(),
             scratch: Vec::new(),
             streams: Vec::new(),
-            has_borrowed: false,
+            is_unmarked: false,
             posted: 0,
             is_closed: false,
+            is_running: false,
         };
         Self {
             watched: Watched::new(Arc::clone(shared), opened.desk),
@@ -354,6 +369,7 @@ impl Inner {
             blocks,
             nodes: None,
             stream: opened.stream,
+            last: opened.last,
             events: Events::default(),
             keeps: AtomicBool::new(false),
             state: Mutex::new(state),

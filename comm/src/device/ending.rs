@@ -6,11 +6,12 @@
 //! their groups in another order, must not keep the others. The last rank of a process then waits
 //! for those of other processes; what some of them may still have open is kept.
 
-use std::sync::Once;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use brigade_cuda::Stream;
+use brigade_cuda::{CudaError, Stream};
 
 use super::looks::NAP;
 use super::setup::parties;
@@ -54,6 +55,10 @@ impl Drop for DeviceGroup {
         let patience = if std::thread::panicking() { Duration::ZERO } else { PATIENCE };
         let _ = self.inner.end(patience, false);
         drop(self.watcher.take());
+        if self.inner.state().is_running {
+            // A kernel that has not ended may still look at the desk and write to boards.
+            std::mem::forget(Arc::clone(&self.inner));
+        }
     }
 }
 
@@ -66,22 +71,23 @@ impl Inner {
         if std::mem::replace(&mut state.is_closed, true) {
             return Ok(());
         }
-        let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
+        let (streams, is_unmarked) = (std::mem::take(&mut state.streams), state.is_unmarked);
         drop(state);
         let inside = self.nodes.as_ref().map(|nodes| nodes.inside.inner.end(patience, is_asked));
-        let alone = self.end_alone((&streams, has_borrowed), patience, is_asked);
+        let alone = self.end_alone((&streams, is_unmarked), patience, is_asked);
         inside.unwrap_or(Ok(())).and(alone)
     }
 
     /// The same once no call is begun any more, but for the group inside of a node.
     fn end_alone(
         &self,
-        (streams, has_borrowed): (&[Stream], bool),
+        (streams, is_unmarked): (&[Stream], bool),
         patience: Duration,
         is_asked: bool,
     ) -> Result<(), Error> {
         let begun = Instant::now();
-        let is_still = self.rest(streams, has_borrowed);
+        let is_still = self.rest(streams, is_unmarked);
+        self.state().is_running = !is_still;
         let (own, number) = (&self.cards[self.group.rank as usize], self.cards[0].number);
         if self.cards.iter().all(|card| card.process == own.process) {
             return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };
@@ -122,25 +128,28 @@ impl Inner {
     }
 
     /// Wait for what was enqueued, no longer than a call may take; whether nothing of it is left.
-    fn rest(&self, streams: &[Stream], has_borrowed: bool) -> bool {
+    fn rest(&self, streams: &[Stream], is_unmarked: bool) -> bool {
         let desk = &self.watched.desk;
         if self.watched.check().is_err() {
             desk.abort();
         }
-        if has_borrowed {
-            // A kernel that waits for another rank is ended by the watch, or was told to end, and
-            // looks at the desk until then; what else may go wrong on the device is told to whoever
-            // asks it next.
-            let _ = self.context.synchronize();
-        }
+        // On a device that has failed, or is gone, nothing is left. What else may go wrong there is
+        // told to whoever asks it next.
+        let or_gone = |answer: Result<bool, CudaError>| {
+            answer.unwrap_or_else(|error| !error.is_for_capture())
+        };
+        let is_empty = || {
+            let mut streams = streams.iter();
+            or_gone(self.last.is_done()) && streams.all(|stream| or_gone(stream.is_done()))
+        };
         let is_done = |patience: Duration| {
             let begun = Instant::now();
-            // On a device that has failed nothing is left.
-            let mut busy = streams.iter().filter(|stream| !stream.is_done().unwrap_or(true));
-            while busy.clone().next().is_some() && begun.elapsed() < patience {
+            let mut is_quiet = is_empty();
+            while !is_quiet && begun.elapsed() < patience {
                 std::thread::sleep(NAP);
+                is_quiet = is_empty();
             }
-            busy.next().is_none()
+            is_quiet && (!is_unmarked || self.is_idle(patience.saturating_sub(begun.elapsed())))
         };
         if is_done(self.watched.shared.settings.timeout) {
             return true;
@@ -148,6 +157,18 @@ impl Inner {
         // Whatever still waits shall not wait for a desk that is gone.
         desk.abort();
         is_done(MERCY)
+    }
+
+    /// Wait for all that this process has on the device, since nothing less tells of graphs: no
+    /// longer than this, for which a thread does it that may stay behind. A capture on the device
+    /// is in the way, and then nothing was waited for.
+    fn is_idle(&self, patience: Duration) -> bool {
+        let context = self.context.clone();
+        let (sender, end) = channel();
+        let wait = move || drop(sender.send(context.synchronize()));
+        let thread = std::thread::Builder::new().name(String::from("brigade-idle")).spawn(wait);
+        let waited = thread.ok().and_then(|_| end.recv_timeout(patience).ok());
+        waited.is_some_and(|waited| !waited.is_err_and(|error| error.is_for_capture()))
     }
 
     /// Wait for ranks of other processes to say that they have closed what they had opened, however

@@ -58,6 +58,24 @@ impl Inner {
         state.refuse_closed()?;
         self.check_messages(&mut state, messages)?;
         state.used(stream);
+        // SAFETY: the caller's promise.
+        let given = unsafe { self.give_messages(&mut state, messages, stream) };
+        // Even if only a part was given.
+        self.mark_last(&mut state, stream);
+        given
+    }
+
+    /// Give the stream messages that make sense.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::messages`].
+    unsafe fn give_messages(
+        &self,
+        state: &mut State,
+        messages: &[DeviceMessage],
+        stream: &Stream,
+    ) -> Result<(), Error> {
         let own = self.group.rank as usize;
         let failed = |error| self.give_up(&A_MESSAGE, &error, stream);
         let to_self =
@@ -83,10 +101,10 @@ impl Inner {
             state.posted = state.posted.wrapping_add(1);
             if self.way == Way::Linked {
                 // SAFETY: the caller's promise.
-                unsafe { self.post_parcels(&mut state, &letters, stream)? };
+                unsafe { self.post_parcels(state, &letters, stream)? };
             } else {
                 // SAFETY: likewise.
-                unsafe { self.post(&mut state, &letters, stream)? };
+                unsafe { self.post(state, &letters, stream)? };
             }
         }
         Ok(())

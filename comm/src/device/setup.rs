@@ -9,7 +9,7 @@ pub(super) mod shown;
 
 use std::sync::Arc;
 
-use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
+use brigade_cuda::{Context, CudaError, DeviceMemory, Event, Stream};
 
 use super::exchange::{agree, exchange, trouble};
 use super::kernels::{Folding, Kernels};
@@ -27,6 +27,7 @@ use shown::{clear, reach, show, shown};
 pub(super) struct Opened {
     pub(super) context: Context,
     pub(super) stream: Stream,
+    pub(super) last: Event,
     pub(super) board: Arc<DeviceMemory>,
     pub(super) desk: Desk,
     pub(super) kernels: Kernels,
@@ -34,7 +35,7 @@ pub(super) struct Opened {
 
 impl Opened {
     fn new(context: &Context, ranks: usize) -> Result<Self, CudaError> {
-        let stream = Stream::new(context)?;
+        let (stream, last) = (Stream::new(context)?, Event::new(context)?);
         let board = Arc::new(DeviceMemory::new(context, board_bytes(ranks.min(RANKS)))?);
         clear(&stream, &board)?;
         let desk = Desk::new(context)?;
@@ -42,7 +43,7 @@ impl Opened {
         kernels.load(context, Folding::NONE)?;
         stream.synchronize()?;
         show(&board);
-        Ok(Self { context: context.clone(), stream, board, desk, kernels })
+        Ok(Self { context: context.clone(), stream, last, board, desk, kernels })
     }
 }
 

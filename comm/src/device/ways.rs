@@ -54,7 +54,19 @@ impl Inner {
         state.used(stream);
         state.posted = state.posted.wrapping_add(1);
         // SAFETY: the caller's promise.
-        unsafe { self.carry_out(&mut state, index, call, (input, output), stream) }
+        let given = unsafe { self.carry_out(&mut state, index, call, (input, output), stream) };
+        // Even if only a part was given.
+        self.mark_last(&mut state, stream);
+        given
+    }
+
+    /// Behind a call: of a stream of somebody else, who may destroy it, nothing else tells later
+    /// whether it is done.
+    pub(super) fn mark_last(&self, state: &mut State, stream: &Stream) {
+        if stream.is_borrowed() {
+            let is_plain = matches!(stream.is_capturing(), Ok(false));
+            state.is_unmarked |= !is_plain || stream.record(&self.last).is_err();
+        }
     }
 
     /// Give the stream what a plan has become, whose kernels are loaded and whose memory is there.
@@ -336,13 +348,10 @@ impl State {
         }
     }
 
-    /// Remember a stream that a call went into.
+    /// Remember a stream that a call went into, and that stays.
     pub(super) fn used(&mut self, stream: &Stream) {
-        if stream.is_borrowed() {
-            self.has_borrowed = true;
-            return;
-        }
-        if self.streams.iter().any(|known| known.raw() == stream.raw()) {
+        let is_known = |known: &Stream| known.raw() == stream.raw();
+        if stream.is_borrowed() || self.streams.iter().any(is_known) {
             return;
         }
         if self.streams.len() == STREAMS_MAX {

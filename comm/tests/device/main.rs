@@ -17,6 +17,7 @@ mod nodes;
 mod processes;
 mod races;
 mod rows;
+mod streams;
 mod waits;
 mod windows;
 mod world;

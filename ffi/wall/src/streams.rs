@@ -30,14 +30,8 @@ pub struct Streams {
     shares: bool,
     /// The caller's streams.
     known: Mutex<Vec<Stream>>,
-    turn: Mutex<Turn>,
-}
-
-/// The last call, which the next one comes after, also in another stream.
-struct Turn {
-    event: Event,
-    /// Whether there is one.
-    has_call: bool,
+    /// Held while a call is put behind the last one, which may be in another stream.
+    turn: Mutex<()>,
 }
 
 /// Calls of one group that were listed first.
@@ -64,16 +58,16 @@ impl Streams {
         share: DeviceShare,
     ) -> Outcome<Self> {
         // Once there is a group, kernels of other ranks may wait for this one.
-        let made = Stream::new(context).and_then(|own| Ok((own, Event::new(context)?)));
+        let made = Stream::new(context);
         let group = communicator.on_device_with(context, share)?;
-        let (own, event) = made.map_err(|error| {
+        let own = made.map_err(|error| {
             // The others have the group, and would wait for this rank in its calls.
             communicator.abort(&error.to_string());
             said(error)
         })?;
         let shares = group.kernels_wait() && group.shares_device();
-        let turn = Mutex::new(Turn { event, has_call: false });
-        Ok(Self { group, own, shares, known: Mutex::default(), turn })
+        let (known, turn) = (Mutex::default(), Mutex::default());
+        Ok(Self { group, own, shares, known, turn })
     }
 
     /// The group.
@@ -187,17 +181,20 @@ impl Streams {
     /// Kernels of one group cannot run beside each other, so streams wait for each other, unless
     /// they are being captured: a graph has an order of its own.
     fn in_turn(&self, stream: &Stream, body: impl FnOnce(&Stream) -> Result<(), Error>) -> Outcome {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if stream.is_capturing().map_err(said)? {
             return Ok(body(stream)?);
         }
-        // Also where it seems to be the same stream: one that is gone may have had that address.
-        if turn.has_call {
-            stream.wait(&turn.event).map_err(said)?;
-        }
+        // Also where it seems to be the same stream: one that is gone may have had that address. In
+        // front of the first call it is no wait.
+        let last = self.group.last();
+        stream.wait(last).map_err(said)?;
         body(stream)?;
-        turn.has_call = true;
-        stream.record(&turn.event).map_err(said)
+        match stream.is_borrowed() {
+            // The group has.
+            true => Ok(()),
+            false => stream.record(last).map_err(said),
+        }
     }
 
     /// A stream of the caller's.
