@@ -5,17 +5,21 @@ use brigade_trainer::Args;
 use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
 use std::path::{Path, PathBuf};
 
-/// cuBLAS loads code at each first product of a kind, which waits for the device: so must no call
-/// there that waits for the rank.
-#[test]
-fn products_by_cublas_have_the_losses_of_the_processor() {
-    let name = "blas::products_by_cublas_have_the_losses_of_the_processor";
+/// Whether this is the process of the test with this name that has cuBLAS, or is to be believed so.
+pub(super) fn by_cublas(name: &str) -> bool {
     // A real device has the real one, and the fake need not be there.
     let (variable, library) = match brigade_cuda_fake::is_off() {
         true => ("NO_FAKE_HERE", PathBuf::from("none")),
         false => (BLAS_VARIABLE, brigade_cuda_fake::library()),
     };
-    if !is_child_with(&[(variable, &library)], name) {
+    is_child_with(&[(variable, &library)], name)
+}
+
+/// cuBLAS loads code at each first product of a kind, which waits for the device: so must no call
+/// there that waits for the rank.
+#[test]
+fn products_by_cublas_have_the_losses_of_the_processor() {
+    if !by_cublas("blas::products_by_cublas_have_the_losses_of_the_processor") {
         return;
     }
     let more = "--batch 64 --strategy fsdp";

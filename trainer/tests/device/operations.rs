@@ -3,6 +3,7 @@
 mod attention;
 mod mixture;
 
+use super::blas::by_cublas;
 use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
 use brigade_trainer::kernels::cuda::{
@@ -112,9 +113,19 @@ fn norms_agree() {
 /// A grid has 65 535 blocks along its third dimension, one for each product.
 #[test]
 fn more_products_than_a_grid_is_deep_agree() {
-    if !has_device() {
-        return;
+    if has_device() {
+        check_many_products();
     }
+}
+
+#[test]
+fn more_products_by_cublas_than_a_grid_is_deep_agree() {
+    if by_cublas("operations::more_products_by_cublas_than_a_grid_is_deep_agree") {
+        check_many_products();
+    }
+}
+
+fn check_many_products() {
     let (mut rig, count) = (Rig::new(), 65_535 + 70);
     let ((a, a_there), (b, b_there)) = (rig.random(count), rig.random(count));
     let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a * b).collect();

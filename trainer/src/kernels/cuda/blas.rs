@@ -1,7 +1,8 @@
 //! cuBLAS, found at run time: one function of it, for products of f32, of bf16 and of f16.
 
 use super::ProductFormat;
-use super::product::Product;
+use super::launch::PRODUCTS_MAX;
+use super::product::{Matrix, Product};
 use brigade_cuda::nvrtc::Compiler;
 use brigade_cuda::{Stream, Version, find};
 use libloading::Library;
@@ -119,7 +120,27 @@ impl Blas {
     ///
     /// The memory of the three views exists until the product is done, and nobody else writes it.
     pub(super) unsafe fn product(&self, product: &Product) -> Result<(), String> {
-        let Product { out, a, b, shape: [m, n, k], scale, is_added, count, .. } = *product;
+        (0..product.count).step_by(PRODUCTS_MAX).try_for_each(|first| {
+            let count = PRODUCTS_MAX.min(product.count - first);
+            // SAFETY: the caller's promise.
+            unsafe { self.products(product, (first, count)) }
+        })
+    }
+
+    /// The same of so many of its products, from the first of these on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Blas::product`].
+    unsafe fn products(
+        &self,
+        product: &Product,
+        (first, count): (usize, usize),
+    ) -> Result<(), String> {
+        let Product { out, a, b, shape: [m, n, k], scale, is_added, .. } = *product;
+        let address = |matrix: Matrix| {
+            matrix.view.address() + (first * matrix.stride * matrix.view.size()) as u64
+        };
         self.stream.make_room(COMMANDS).map_err(|error| error.to_string())?;
         let _here = self.stream.context().enter().map_err(|error| error.to_string())?;
         let (alpha, beta) = (scale, if is_added { 1.0_f32 } else { 0.0 });
@@ -140,16 +161,16 @@ impl Blas {
                 int(m),
                 int(k),
                 (&raw const alpha).cast(),
-                b.view.address(),
+                address(b),
                 kind(b.view.size()),
                 int(b.apart),
                 b.stride as c_longlong,
-                a.view.address(),
+                address(a),
                 kind(a.view.size()),
                 int(a.apart),
                 a.stride as c_longlong,
                 (&raw const beta).cast(),
-                out.view.address(),
+                address(out),
                 kind(out.view.size()),
                 int(out.apart),
                 out.stride as c_longlong,

@@ -45,8 +45,9 @@ kernels! {
 /// Side of a tile of our own product, and the threads that it is written for.
 const TILE: usize = 64;
 const THREADS: u32 = 256;
-/// The most blocks of a grid along its third dimension, which has one for each product.
-const PRODUCTS_MAX: usize = 65_535;
+/// The most blocks of a grid along its third dimension, which has one for each product. cuBLAS gets
+/// no more at a time either: it says of no such end, and some of its kernels may have it.
+pub(super) const PRODUCTS_MAX: usize = 65_535;
 
 /// Threads that go together.
 const WARP: usize = 32;

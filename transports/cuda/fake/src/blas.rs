@@ -88,6 +88,9 @@ fn multiply([a, b, c]: [Matrix; 3], [m, n, k]: [usize; 3], [alpha, beta]: [f32; 
     }
 }
 
+/// At most so many products at a time: as many blocks as a grid has along its third dimension.
+const PRODUCTS_MAX: c_int = 65_535;
+
 export! {
     fn cublasCreate_v2(target: *mut Handle) {
         stream::wait_for_device(current()?);
@@ -121,7 +124,8 @@ export! {
         if !fits || !all[0].holds(m, k) || !all[1].holds(k, n) || !all[2].holds(m, n) {
             return Err(INVALID_ARGUMENT);
         }
-        if a_kind != b_kind || (a_kind == F32 && c_kind != F32) {
+        // The real one says of no such end, and some of its kernels may have it all the same.
+        if a_kind != b_kind || count > PRODUCTS_MAX || (a_kind == F32 && c_kind != F32) {
             return Err(NOT_SUPPORTED);
         }
         let stream = stream::find(*lock(&HANDLES.find(handle)?.stream) as Handle)?;
