@@ -24,8 +24,13 @@ const OPERATORS: usize = 10;
 /// The place of "no operator" among the options.
 const MOVES: usize = OPERATORS - 1;
 
-/// Options for every type and operator.
-static OPTIONS: [[[&str; 2]; OPERATORS]; TYPES] = {
+/// What is multiplied and added is no one operation.
+const ROUNDED: &str = "--fmad=false";
+
+/// Options for every type and operator. Products are rounded before they are added, as the host
+/// does it, where the compiler would make one rounding of both: results have the host's bits, and
+/// what is bound by memory is none the slower.
+static OPTIONS: [[[&str; 3]; OPERATORS]; TYPES] = {
     let types = [
         "-DTYPE=0",
         "-DTYPE=1",
@@ -54,11 +59,11 @@ static OPTIONS: [[[&str; 2]; OPERATORS]; TYPES] = {
         "-DONLY=8",
         "-DONLY=255",
     ];
-    let mut options = [[[""; 2]; OPERATORS]; TYPES];
+    let mut options = [[[""; 3]; OPERATORS]; TYPES];
     let mut at = 0;
     while at < TYPES * OPERATORS {
         let (dtype, operator) = (at / OPERATORS, at % OPERATORS);
-        options[dtype][operator] = [types[dtype], operators[operator]];
+        options[dtype][operator] = [types[dtype], operators[operator], ROUNDED];
         at += 1;
     }
     options
@@ -228,5 +233,6 @@ mod tests {
             assert_eq!(count(folding.source().options), 1, "{dtype} by {}", op.name());
         }
         assert_eq!(count(Folding::NONE.source().options), 1);
+        assert!(sources.iter().all(|(_, it)| it.options.contains(&ROUNDED)));
     }
 }

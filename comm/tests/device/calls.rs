@@ -117,6 +117,13 @@ fn every_operator_folds() {
     check_folds(some.into_iter().flat_map(|dtype| ops().map(move |op| (dtype, op))));
 }
 
+/// By a factor that no float has exactly: each product is rounded before it is added. Sums of
+/// narrow floats are rounded once, where the judge does so at each step.
+#[test]
+fn what_is_multiplied_first_has_the_hosts_bits() {
+    check_folds([Dtype::F64, Dtype::F32].into_iter().map(|dtype| (dtype, Op::PreMulSum(0.3))));
+}
+
 /// Each pair of type and operator is compiled by itself, which takes a while at the first run.
 #[test]
 #[ignore = "compiles more than a hundred kernels"]
