@@ -105,9 +105,11 @@ test_program() {
     echo "$program"
 }
 
-# Tests whose own kernels nobody can have compiled before.
+# What compiles kernels. Where there is a device there must be a compiler: without one nothing that
+# this machine's makes is looked at, which is no detail to be skipped.
 needs_compiler() {
-    [ -n "$HAS_COMPILER" ] || { echo "no compiler of kernels (NVRTC) here"; return $UNAVAILABLE; }
+    [ -n "$HAS_COMPILER" ] ||
+        { echo "a device, and no compiler of kernels (NVRTC): let BRIGADE_NVRTC name one"; return 1; }
     "$@"
 }
 

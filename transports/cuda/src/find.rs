@@ -11,8 +11,9 @@ const DEPTH_MAX: u32 = 9;
 
 /// What to try for a library of the toolkit, in order. `names` are file names, newest first, such
 /// as `libcublas.so.13`; `variable` names the file, or a folder above it, and then nothing else is
-/// tried. Else it is where the linker looks, in toolkits, and in the Python environments on `PATH`.
-/// Costs some system calls for each place.
+/// tried. Else it is where the linker looks, in toolkits, in the Python environments on `PATH`, and
+/// where pip puts packages outside of environments: for a user, and under Debian for all. Costs some
+/// system calls for each place.
 ///
 /// The last name is the one without a version; a folder that `variable` names may hold any version
 /// of it.
@@ -33,9 +34,17 @@ pub fn candidates(names: &[&str], variable: &str) -> Vec<PathBuf> {
     for folder in folders {
         found.extend(names.iter().map(|name| folder.join(name)).filter(|path| path.exists()));
     }
-    for folder in programs.iter().filter(|folder| folder.join("python3").exists()) {
-        for packages in packages(folder) {
-            found.extend(below(&packages, plain));
+    let pythons = programs.iter().filter(|folder| folder.join("python3").exists());
+    let mut libraries: Vec<PathBuf> = pythons.map(|folder| folder.join("../lib")).collect();
+    libraries.push(PathBuf::from("/usr/local/lib"));
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    libraries.extend(home.map(|home| PathBuf::from(home).join(".local/lib")));
+    for packages in libraries.iter().flat_map(|folder| packages(folder)) {
+        for path in below(&packages, plain) {
+            // A place may be named twice, by PATH too.
+            if !found.contains(&path) {
+                found.push(path);
+            }
         }
     }
     found
@@ -53,15 +62,17 @@ pub fn of_generation(mut candidates: Vec<PathBuf>, major: u32) -> Vec<PathBuf> {
     candidates
 }
 
-/// NVIDIA's packages of the Python whose program lies in `folder`.
+/// NVIDIA's packages of the Pythons that have theirs in `folder`. Debian's Python has what pip
+/// installs in `dist-packages`, and others in `site-packages`.
 fn packages(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder.join("../lib")) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let libraries = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let of_python = libraries.filter(|path| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("python3"))
     });
-    let packages = of_python.map(|path| path.join("site-packages/nvidia"));
+    let names = ["site-packages/nvidia", "dist-packages/nvidia"];
+    let packages = of_python.flat_map(|path| names.map(|name| path.join(name)));
     packages.filter(|path| path.is_dir()).collect()
 }
 
@@ -88,6 +99,23 @@ fn look_through(folder: &Path, plain: &str, depth: u32, found: &mut Vec<PathBuf>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packages_of_all_kinds_of_pythons_are_found() {
+        let folder = std::env::temp_dir().join(format!("brigade-find-{}", std::process::id()));
+        let of = |packages: &str| {
+            let name = format!("python3.11/{packages}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
+            folder.join(name)
+        };
+        for file in ["site-packages", "dist-packages"].map(of) {
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            std::fs::write(&file, "").expect("a file");
+        }
+        let found = packages(&folder).into_iter().flat_map(|found| below(&found, "libnvrtc.so"));
+        let found: Vec<PathBuf> = found.collect();
+        std::fs::remove_dir_all(&folder).expect("ours");
+        assert_eq!(found, [of("site-packages"), of("dist-packages")]);
+    }
 
     #[test]
     fn what_is_of_the_drivers_generation_comes_first() {
