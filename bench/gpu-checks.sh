@@ -186,7 +186,7 @@ bench_latency() {
 }
 
 # What part of a long call's time the device needs to move its bytes at all: bench says so under
-# each table, for the copies that it times beside the calls, both in a row.
+# each table, for the copy of as many bytes that it times beside the calls, both in a row.
 bench_bulk() {
     local kinds=all-reduce,reduce-scatter,all-gather ranks bytes said parts part worst=9
     for ranks in $(sized "2 4 8" 2); do
@@ -195,7 +195,7 @@ bench_bulk() {
                 --in-a-row "$(sized 20 2)" --iters 5 --json - 2>&1 >>"$JSON") || { echo "$said"; return 1; }
             echo "$said" | grep 'must move as much'
             parts=$(echo "$said" | awk '/must move as much/ {
-                sub(/.*must move as much as .* of them: /, ""); print $1 / $(NF - 1) }')
+                sub(/.*must move as much as .* on the device: /, ""); print $1 / $(NF - 1) }')
             [ "$(wc -w <<<"$parts")" -eq 3 ] || { echo "$said"; return 1; }
             for part in $parts; do worst=$(lesser "$worst" "$part"); done
         done

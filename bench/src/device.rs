@@ -13,10 +13,12 @@ use crate::kind::Kind;
 
 /// Copies of fewer bytes say nothing about how fast bytes can be moved.
 const COPY_MIN: usize = 1 << 20;
-/// At least so many times what the second cache holds is copied.
+/// At least so many times what the second cache holds is read and written in a round of copies.
 const COPIED_CACHES: usize = 4;
 /// So many copies are timed together.
-const COPIES: u32 = 8;
+const COPIES: usize = 8;
+/// Buffers of copies begin at multiples of this.
+const COPY_STEP: usize = 512;
 
 /// Where buffers lie, and what is timed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,29 +142,35 @@ impl Device {
         if bytes < COPY_MIN {
             return Ok(None);
         }
-        // What the second cache holds would be copied faster than memory can be.
-        let copied = bytes.max(COPIED_CACHES * self.group.context().device().l2_bytes);
         comm.barrier()?;
-        let us = if comm.rank() == 0 { self.timed_copies(copied) } else { Ok(0.0) };
+        let us = if comm.rank() == 0 { self.timed_copies(bytes) } else { Ok(0.0) };
         comm.barrier()?;
-        let us = us.map_err(failed("timing copies"))?;
-        Ok(Some(us * bytes as f64 / copied as f64))
+        us.map(Some).map_err(failed("timing copies"))
     }
 
+    /// Each copy has the length that is asked about, since what a copy takes beside its bytes
+    /// counts for short ones. What the second cache holds would be copied faster than memory can
+    /// be, so they go round buffers that are more than it holds by far.
     fn timed_copies(&self, bytes: usize) -> Result<f64, CudaError> {
         let context = self.group.context();
-        let (begin, end) = (Event::timed(context)?, Event::timed(context)?);
-        let [from, to] = [DeviceMemory::new(context, bytes)?, DeviceMemory::new(context, bytes)?];
-        for turn in 0..=COPIES {
-            if turn == 1 {
-                self.stream.record(&begin)?;
-            }
+        let Round { parts, part, apart, places } =
+            Round::of(bytes, context.memory()?.0, context.device().l2_bytes);
+        let made = || DeviceMemory::new(context, places * apart);
+        let [from, to] = [made()?, made()?];
+        let mut place = (0..places).cycle();
+        let mut copy = || -> Result<(), CudaError> {
+            let at = (place.next().unwrap_or(0) * apart) as u64;
             // SAFETY: both are ours and as long, and waited for below.
-            unsafe { self.stream.copy(to.address(), from.address(), bytes) }?;
-        }
+            unsafe { self.stream.copy(to.address() + at, from.address() + at, part) }
+        };
+        // All of it has been used once then.
+        (0..places.max(parts)).try_for_each(|_| copy())?;
+        let (begin, end) = (Event::timed(context)?, Event::timed(context)?);
+        self.stream.record(&begin)?;
+        (0..parts * COPIES).try_for_each(|_| copy())?;
         self.stream.record(&end)?;
         end.synchronize()?;
-        Ok(end.since(&begin)?.as_secs_f64() * 1e6 / f64::from(COPIES))
+        Ok(end.since(&begin)?.as_secs_f64() * 1e6 / COPIES as f64)
     }
 
     fn address(&self, (side, at): (Side, usize)) -> u64 {
@@ -220,8 +228,32 @@ impl Device {
     }
 }
 
-/// How many copies of a case's size read and write as much of one device's memory as the case must
-/// among ranks that share it, out of place.
+/// How copies go round their buffers.
+#[derive(Debug, PartialEq, Eq)]
+struct Round {
+    /// So many pieces are one copy: several where the device has no room for it as a whole.
+    parts: usize,
+    /// Bytes of a piece.
+    part: usize,
+    /// From one piece to the next.
+    apart: usize,
+    /// Pieces of each of two buffers.
+    places: usize,
+}
+
+impl Round {
+    /// Of copies of so many bytes, where so many are free and the second cache holds so many.
+    fn of(bytes: usize, free_bytes: usize, l2_bytes: usize) -> Self {
+        let parts = bytes.div_ceil((free_bytes / 4).max(COPY_MIN)).max(1);
+        let part = bytes.div_ceil(parts);
+        let apart = part.next_multiple_of(COPY_STEP);
+        let places = (COPIED_CACHES * l2_bytes).div_ceil(2 * apart).max(1);
+        Self { parts, part, apart, places }
+    }
+}
+
+/// How many times a case's size a copy is that reads and writes as much of one device's memory as
+/// the case must among ranks that share it, out of place.
 pub(crate) fn copies(kind: Kind, ranks: usize) -> Option<f64> {
     let ranks = ranks as f64;
     match kind {
@@ -254,4 +286,22 @@ fn captured(stream: &Stream, enqueue: impl Fn() -> Result<(), Error>) -> Result<
 
 fn failed<E: Display>(what: &str) -> impl Fn(E) -> Error {
     move |error| Error::Invalid { what: format!("{what}: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_as_long_as_they_should_and_go_round_more_than_the_cache() {
+        let (mib, l2) = (1 << 20, 50 << 20);
+        let of = |bytes, free| Round::of(bytes, free, l2);
+        let whole = |part, places| Round { parts: 1, part, apart: part, places };
+        assert_eq!(of(mib, 80 << 30), whole(mib, 100));
+        assert_eq!(of(96 * mib, 80 << 30), whole(96 * mib, 2));
+        assert_eq!(of(2048 * mib, 80 << 30), whole(2048 * mib, 1));
+        let cut = Round { parts: 2, part: 1024 * mib, apart: 1024 * mib, places: 1 };
+        assert_eq!(of(2048 * mib, 6 << 30), cut);
+        assert_eq!(of(3 * mib + 1, 80 << 30).apart, 3 * mib + 512);
+    }
 }

@@ -131,14 +131,14 @@ impl<'a> Bench<'a> {
         let Some(device) = &self.rooms.device else { return Ok(None) };
         let (bytes, ranks) = (record.bytes(), record.ranks);
         let Some(copies) = copies(record.case.kind, ranks) else { return Ok(None) };
+        let bytes = (copies * bytes as f64) as usize;
         let copy_us = device.copy_us(self.comm, bytes)?;
         Ok(copy_us.map(|copy_us| {
             let (us, bytes) = (record.us(50), crate::size::show(bytes));
             format!(
-                "one copy of {bytes} on the device takes {copy_us:.1} us; this must move as much \
-                 as {copies} of them: {:.1} us, {:.2} of its {us:.1} us",
-                copies * copy_us,
-                copies * copy_us / us
+                "this must move as much as one copy of {bytes} on the device: {copy_us:.1} us, \
+                 {:.2} of its {us:.1} us",
+                copy_us / us
             )
         }))
     }
