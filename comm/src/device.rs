@@ -117,8 +117,7 @@ struct Inner {
     nodes: Option<Nodes>,
     /// For what the group does by itself.
     stream: Stream,
-    /// Behind the last call in a stream of somebody else, which may be gone by the end. One is
-    /// enough: calls come one behind the other, in whichever streams.
+    /// Behind the last call in a stream of somebody else: calls come one behind the other.
     last: Event,
     events: Events,
     /// See [`DeviceGroup::keep_open`]; of the caller's memory only, not of scratch.
@@ -294,9 +293,8 @@ impl DeviceGroup {
         DeviceWork::mark(&self.inner, stream)
     }
 
-    /// What is recorded behind each call in a stream of somebody else ([`Stream::borrowed`]) that
-    /// is not captured: a call in another stream comes behind it. Whoever has calls in streams of
-    /// both kinds may record it behind the others.
+    /// Recorded behind each call in a stream of somebody else ([`Stream::borrowed`]) that is not
+    /// captured: who has calls in streams of both kinds may record it behind the others, too.
     pub fn last(&self) -> &Event {
         &self.inner.last
     }

@@ -12,8 +12,8 @@ const DEPTH_MAX: u32 = 9;
 /// What to try for a library of the toolkit, in order. `names` are file names, newest first, such
 /// as `libcublas.so.13`; `variable` names the file, or a folder above it, and then nothing else is
 /// tried. Else it is where the linker looks, in toolkits, in the Python environments on `PATH`, and
-/// where pip puts packages outside of environments: for a user, and under Debian for all. Costs some
-/// system calls for each place.
+/// where pip puts packages outside of environments: for a user, and under Debian for all. Costs
+/// some system calls for each place.
 ///
 /// The last name is the one without a version; a folder that `variable` names may hold any version
 /// of it.

@@ -58,8 +58,8 @@ pub(crate) fn program() -> Option<&'static str> {
 
 /// Operations as they stand: each is rounded, and so it is in tests' references. NVRTC makes one
 /// rounding of a product that is added, unless it is told not to (`--fmad=false`, which is the only
-/// thing here): what is compiled without that may differ from this in the last bits. Short loops are
-/// unrolled, as NVRTC does it: products take half the time, and compiling no longer.
+/// thing here): what is compiled without that may differ from this in the last bits. Short loops
+/// are unrolled, as NVRTC does it: products take half the time, and compiling no longer.
 const OPTIONS: [&str; 7] =
     ["-O2", "-fpeel-loops", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
 
