@@ -6,6 +6,7 @@
 //! ([`transports`]), and knows nothing of C.
 
 pub mod bootstrap;
+pub mod bytes;
 pub mod control;
 pub mod device;
 pub mod kernels;

@@ -1,6 +1,5 @@
 //! The few things a user may set, each with one name in code and in the environment.
 
-mod bytes;
 mod rdma;
 mod variables;
 
@@ -13,7 +12,7 @@ use brigade_schedule::Algorithm;
 use crate::bootstrap::{Patience, Site};
 use crate::header::Window;
 use crate::launch::NUMBER;
-use crate::{Error, Tuning, say};
+use crate::{Error, Tuning, bytes, say};
 
 pub use rdma::RdmaSettings;
 pub use variables::Variable;
@@ -210,9 +209,9 @@ impl Settings {
         match name {
             "BRIGADE_TRANSPORT" => self.transport = value.to_owned(),
             "BRIGADE_ALGORITHM" => {
-                let parsed =
-                    value.parse().map_err(|error| wrong(&format!("an algorithm: {error}")));
-                self.algorithm = Some(parsed?);
+                let parsed = value.parse();
+                self.algorithm =
+                    Some(parsed.map_err(|error| Error::invalid(format!("{name}: {error}")))?);
             }
             "BRIGADE_TUNING" => {
                 let tuning = Tuning::read(value.as_ref());
@@ -224,7 +223,7 @@ impl Settings {
             "BRIGADE_REPORT_MS" => self.report_after = time()?,
             "BRIGADE_TIMEOUT_MS" => self.timeout = time()?,
             "BRIGADE_WINDOW_BYTES" => {
-                let bytes = bytes::parse(value).ok_or_else(|| wrong(bytes::WANTED))?;
+                let bytes = bytes::parse(value).map_err(|_| wrong(bytes::WANTED))?;
                 if bytes < WINDOW_MIN_BYTES {
                     return Err(wrong(&format!("{WINDOW_MIN_BYTES} bytes or more")));
                 }
@@ -379,9 +378,9 @@ mod tests {
             ("BRIGADE_RDMA_TIMEOUT", "0"),
             ("BRIGADE_RDMA_RETRIES", "7"),
             ("BRIGADE_RDMA_RECONNECT_MS", "soon"),
-            ("BRIGADE_WINDOW_BYTES", "1MB"),
+            ("BRIGADE_WINDOW_BYTES", "1X"),
             ("BRIGADE_WINDOW_BYTES", "17179869184G"),
-            ("BRIGADE_RDMA_CACHE_BYTES", "1.5M"),
+            ("BRIGADE_RDMA_CACHE_BYTES", "1.5"),
         ] {
             let error = settings.set(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

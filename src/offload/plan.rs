@@ -1,14 +1,14 @@
 //! `brigade offload plan`: from a model and three budgets to what lives where, or what is missing.
 
+mod flags;
+
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use brigade_bench::{offload, size};
+use brigade_bench::offload;
 use brigade_offload::plan::{
     Budgets, Drive, Model, Number, Optimizer, Plan, Rate, Rates, Refusal, plan as planned,
 };
@@ -16,6 +16,9 @@ use brigade_offload::storage::write_whole;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::{Value, json};
 
+use self::flags::{
+    Place, parse_budget, parse_count, parse_number, parse_optimizer, parse_place, parse_rate,
+};
 use crate::outputs;
 
 /// Say what of a model's state lives where, what a step moves, and how long it takes.
@@ -59,11 +62,12 @@ pub(crate) struct Args {
     /// Tokens of a sequence, the least that passes at once
     #[arg(long, value_name = "N", default_value_t = 2048)]
     context: u64,
-    /// Budget of the device, such as 24G; 0: none, and the host computes
-    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    /// Budget of the device, such as 24G, 1.5T or 640GiB (powers of 1024); 0: none, and the host
+    /// computes
+    #[arg(long, value_name = "BYTES", value_parser = parse_budget)]
     device: usize,
     /// Budget of the host, such as 64G
-    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_budget)]
     host: usize,
     /// A folder on a drive; may be given several times, each on a file system of its own
     #[arg(long = "path", value_name = "DIR[=READ/WRITE]",
@@ -106,13 +110,6 @@ pub(crate) struct Args {
     /// Write JSON, one object, to FILE; `-`: to stdout, the table to stderr
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// A folder, with the rates that the user gives for it.
-#[derive(Clone, Debug, PartialEq)]
-struct Place {
-    path: PathBuf,
-    rates: Option<(f64, f64, Option<f64>)>,
 }
 
 /// Rates of a usual drive (PCIe 3) in GB/s, for one that cannot be measured.
@@ -290,101 +287,4 @@ fn write(target: Option<&Path>, text: &str, value: &Value) -> io::Result<()> {
 fn refuse(problem: &str) -> ExitCode {
     eprintln!("brigade offload plan: {problem}");
     ExitCode::from(2)
-}
-
-/// `7B`, `1.5B`, `124M`, or plain digits.
-fn parse_count(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no number of parameters; write 124M, 1.5B or plain digits");
-    let (digits, unit) = match text.char_indices().next_back() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
-        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
-        Some((at, 'b' | 'B')) => (&text[..at], 1e9),
-        Some((at, 't' | 'T')) => (&text[..at], 1e12),
-        _ => return text.parse().map_err(|_| wrong()),
-    };
-    let number: f64 = digits.parse().map_err(|_| wrong())?;
-    let count = (number * unit).round();
-    if (1.0..1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
-}
-
-/// What is above zero, such as `6.5`.
-fn parse_rate(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(rate) if rate > 0.0 && f64::is_finite(rate) => Ok(rate),
-        _ => Err(format!("{text:?} is no number above zero")),
-    }
-}
-
-/// `DIR`, `DIR=READ/WRITE` or `DIR=READ/WRITE/BOTH`.
-fn parse_place(text: &OsStr) -> Result<Place, String> {
-    let wrong = || format!("{text:?}: write DIR, DIR=READ/WRITE or DIR=READ/WRITE/BOTH in GB/s");
-    // A path may have any bytes.
-    let bytes = text.as_bytes();
-    let at = bytes.iter().rposition(|byte| *byte == b'=');
-    let path = PathBuf::from(OsStr::from_bytes(&bytes[..at.unwrap_or(bytes.len())]));
-    if path.as_os_str().is_empty() {
-        return Err(wrong());
-    }
-    let Some(at) = at else { return Ok(Place { path, rates: None }) };
-    let rates = std::str::from_utf8(&bytes[at + 1..]).map_err(|_| wrong())?;
-    let rates: Result<Vec<f64>, _> = rates.split('/').map(str::parse).collect();
-    let rates = match rates.map_err(|_| wrong())?[..] {
-        [read, write] => (read, write, None),
-        [read, write, both] => (read, write, Some(both)),
-        _ => return Err(wrong()),
-    };
-    Ok(Place { path, rates: Some(rates) })
-}
-
-fn parse_optimizer(text: &str) -> Result<Optimizer, String> {
-    let mut all = Optimizer::ALL.into_iter();
-    all.find(|optimizer| optimizer.name() == text).ok_or_else(|| {
-        let names = Optimizer::ALL.map(Optimizer::name).join(", ");
-        format!("{text:?} is none of {names}")
-    })
-}
-
-fn parse_number(text: &str) -> Result<Number, String> {
-    let mut all = [Number::F32, Number::Bf16, Number::F16].into_iter();
-    all.find(|number| number.name() == text)
-        .ok_or_else(|| format!("{text:?} is none of f32, bf16, f16"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_are_powers_of_a_thousand() {
-        assert_eq!(parse_count("7B"), Ok(7_000_000_000));
-        assert_eq!(parse_count("1.5b"), Ok(1_500_000_000));
-        assert_eq!(parse_count("124M"), Ok(124_000_000));
-        assert_eq!(parse_count("12"), Ok(12));
-        for wrong in ["", "B", "7G", "-1B", "0K", "nanB", "1e30B"] {
-            assert!(parse_count(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn rates_are_above_zero() {
-        assert_eq!(parse_rate("6.5"), Ok(6.5));
-        for wrong in ["0", "-1", "nan", "inf", "fast", ""] {
-            assert!(parse_rate(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn folders_may_carry_their_rates() {
-        let place = |text: &str| parse_place(OsStr::new(text));
-        let rates = |text| place(text).unwrap().rates;
-        assert_eq!(rates("/mnt/nvme"), None);
-        assert_eq!(rates("/mnt/nvme=6.5/4.5"), Some((6.5, 4.5, None)));
-        assert_eq!(rates("/mnt/a=b=3/2/4"), Some((3.0, 2.0, Some(4.0))));
-        for wrong in ["", "=1/1", "/mnt=", "/mnt=3", "/mnt=1/2/3/4", "/mnt=fast/slow"] {
-            assert!(place(wrong).is_err(), "{wrong}");
-        }
-        let strange = parse_place(OsStr::from_bytes(b"/mnt/\xff=1/2")).unwrap();
-        assert_eq!(strange.path.as_os_str().as_bytes(), b"/mnt/\xff");
-        assert_eq!(strange.rates, Some((1.0, 2.0, None)));
-    }
 }

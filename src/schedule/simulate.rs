@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "US,GB/S", default_value = "20,1.25", value_parser = parse_link,
           requires = "node_ranks")]
     across: Link,
-    /// Smallest size in bytes (K, M, G: powers of 1024)
+    /// Smallest size in bytes, such as 64K, 1.5M or 1GiB (powers of 1024)
     #[arg(short = 'b', long, value_name = "MIN", default_value = "1K", value_parser = parse_bytes)]
     min_bytes: usize,
     /// Largest size in bytes

@@ -126,7 +126,7 @@ pub struct Args {
     /// Cut each linear layer into so many parts, which are fetched and let go of one by one
     #[arg(long, value_name = "TILES", help_heading = MEMORY)]
     pub tile: Option<usize>,
-    /// Bytes of host memory that a rank may use for --offload, such as 64M
+    /// Bytes of host memory that a rank may use for --offload, such as 64M or 1.5G
     #[arg(
         long, value_name = "BYTES", requires = "offload", value_parser = offload::parse_bytes,
         help_heading = MEMORY
@@ -185,8 +185,8 @@ pub struct Args {
     /// Print what the run would need and take, and do not train
     #[arg(long, help_heading = PLANNING)]
     pub plan: bool,
-    /// Refuse, before anything is started, what needs more memory a rank, such as 512M or 4G; what
-    /// gates of --experts hold depends on the text, and is not counted
+    /// Refuse, before anything is started, what needs more memory a rank, such as 512M or 1.5G;
+    /// what gates of --experts hold depends on the text, and is not counted
     #[arg(long, value_name = "BYTES", value_parser = offload::parse_bytes, help_heading = PLANNING)]
     pub budget: Option<usize>,
     /// For --plan: billions of operations that a rank does in a second; measured if not given

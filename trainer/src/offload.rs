@@ -153,22 +153,12 @@ impl FromStr for Tier {
     }
 }
 
-/// A number of bytes, such as 4096, 64K, 16M or 2G.
+/// A number of bytes, such as 4096, 64K, 1.5M or 2GiB.
 ///
 /// Errors: what it must look like.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 10),
-        Some(b'M') => (&text[..text.len() - 1], 20),
-        Some(b'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number = digits.parse::<usize>().ok();
-    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| {
-        let most = usize::MAX >> 30;
-        format!("must be a number of bytes, such as 4096 or 64M, and at most {most}G")
-    })
+    let bytes = brigade_comm::bytes::parse(text)?;
+    usize::try_from(bytes).map_err(|_| format!("{text:?} is more than memory can be"))
 }
 
 /// Whether both names lead to one folder.
@@ -251,11 +241,13 @@ mod tests {
         for wrong in ["", "nvme", "nvme:", "gpu", "cpu:x"] {
             assert!(wrong.parse::<Tier>().is_err(), "{wrong}");
         }
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("3K", 3 << 10), ("2G", 2 << 30)] {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("3k", 3 << 10), ("1.50 GiB", 3 << 29)] {
             assert_eq!(parse_bytes(text), Ok(bytes));
         }
-        for wrong in ["", "K", "1T", "-1", "99999999999G"] {
-            assert!(parse_bytes(wrong).unwrap_err().contains(" at most 17179869183G"), "{wrong}");
+        for wrong in ["", "K", "4X", "-1"] {
+            assert!(parse_bytes(wrong).unwrap_err().contains(" such as 8, 64K, 1.5M"), "{wrong}");
         }
+        let refused = parse_bytes("99999999999G").unwrap_err();
+        assert!(refused.contains("17179869183G is the largest size"), "{refused}");
     }
 }

@@ -41,7 +41,7 @@ pub struct Args {
     pub formats: Vec<Format>,
     /// How many parameters, separated by commas
     #[arg(long, value_name = "COUNTS", default_value = "1M,16M", value_delimiter = ',',
-          value_parser = size::parse)]
+          value_parser = size::parse_count)]
     pub params: Vec<usize>,
     /// Threads, separated by commas [default: 1, and as many as there are cores]
     #[arg(long, value_name = "COUNTS", value_delimiter = ',')]

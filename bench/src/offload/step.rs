@@ -42,7 +42,7 @@ pub struct Args {
     pub simulate: Option<(f64, f64)>,
     /// How many parameters, separated by commas; in powers of 1024
     #[arg(long, value_name = "COUNTS", default_value = "16M", value_delimiter = ',',
-          value_parser = size::parse)]
+          value_parser = size::parse_count)]
     pub params: Vec<usize>,
     /// adamw, adam, sgd (with momentum), lion; separated by commas
     #[arg(long = "rule", value_name = "NAMES", default_value = "adamw", value_delimiter = ',')]

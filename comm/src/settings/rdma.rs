@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{NUMBER, bytes};
-use crate::Error;
+use super::NUMBER;
+use crate::{Error, bytes};
 
 /// How RDMA is used. The defaults are right where one network joins all devices and no switch asks
 /// for a class of its own.
@@ -102,7 +102,7 @@ impl RdmaSettings {
                 self.reconnect = Duration::from_millis(millis);
             }
             "BRIGADE_RDMA_CACHE_BYTES" => {
-                let parsed = bytes::parse(value).and_then(|bytes| usize::try_from(bytes).ok());
+                let parsed = bytes::parse(value).ok().and_then(|bytes| usize::try_from(bytes).ok());
                 let wrong = || format!("{name}={value:?} is not {}", bytes::WANTED);
                 self.cache_bytes = parsed.ok_or_else(|| Error::invalid(wrong()))?;
             }
