@@ -12,7 +12,7 @@ use crate::launch::{Launch, RootSpec};
 use crate::threads::at_once;
 use crate::transports::{refuse_open, refuse_unknown, transports, transports_in_process};
 use crate::world::{Ports, World};
-use crate::{Error, Settings};
+use crate::{Error, Settings, say};
 
 /// The number of the group of all ranks.
 const WORLD_GROUP: u64 = 1;
@@ -192,6 +192,10 @@ impl Met {
         let world = World::new(rank as u32, ports, &joined.cards, joined.control);
         let (world, members) = (Arc::new(world), (0..ranks as u32).collect());
         let settings = Arc::new(settings);
+        let tuning = settings.tuning.as_ref().filter(|_| rank == 0 && ranks > 1);
+        if let Some(told) = tuning.and_then(|tuning| tuning.is_for_others(ranks as u32)) {
+            say::warn(&told);
+        }
         Communicator::of_members(&world, members, WORLD_GROUP, settings, "joining")
             .map_err(|error| world.without_us(error))
     }

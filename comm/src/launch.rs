@@ -182,7 +182,7 @@ impl std::fmt::Debug for LaunchError {
 }
 
 /// What variables that count or measure are, settings too.
-pub(crate) const NUMBER: &str = "a whole number from 0 to 18446744073709551615";
+pub(crate) const NUMBER: &str = "a whole number from 0 on";
 /// How many ports behind `MASTER_PORT` are tried.
 const PORTS_BEHIND: u16 = 8;
 const ROOT_ADVICE: &str = "set BRIGADE_ROOT=host:port, the same on all ranks and on a host where \

@@ -74,6 +74,19 @@ impl Tuning {
         &self.path
     }
 
+    /// Why none of these rules is for so many ranks, where others are.
+    pub(crate) fn is_for_others(&self, ranks: u32) -> Option<String> {
+        let mut counts: Vec<u32> = self.rules.iter().map(|rule| rule.ranks).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        if counts.is_empty() || counts.contains(&ranks) {
+            return None;
+        }
+        let counts: Vec<String> = counts.iter().map(u32::to_string).collect();
+        let (path, counts) = (self.path.display(), counts.join(", "));
+        Some(format!("BRIGADE_TUNING: {path} has rules for {counts} ranks, none for {ranks}"))
+    }
+
     /// The algorithm for a call of so many bytes, if there is a rule for it.
     pub(crate) fn choose(
         &self,
@@ -177,6 +190,15 @@ mod tests {
         assert_eq!(choose(4, 65), None);
         assert_eq!(choose(5, 8), None);
         assert_eq!(tuning.choose(Collective::AllGather, 3, 8), None);
+    }
+
+    #[test]
+    fn rules_for_other_worlds_are_told() {
+        let tuning = Tuning::of("all-reduce 8 * ring\nbroadcast 2 * binomial");
+        assert_eq!(tuning.is_for_others(2), None);
+        let told = tuning.is_for_others(4).unwrap();
+        assert!(told.ends_with("has rules for 2, 8 ranks, none for 4"), "{told}");
+        assert_eq!(Tuning::of("").is_for_others(4), None);
     }
 
     #[test]

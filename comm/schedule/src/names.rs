@@ -7,7 +7,7 @@ use crate::{Algorithm, Collective};
 
 /// A word that is no name of the kind asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no {kind}; there are: {known}")]
+#[error("{}", self.told())]
 pub struct UnknownName {
     /// What was written.
     pub word: String,
@@ -16,6 +16,26 @@ pub struct UnknownName {
     /// The names there are.
     pub known: String,
 }
+
+impl UnknownName {
+    fn told(&self) -> String {
+        let Self { word, kind, known } = self;
+        let (family, _) = word.split_once(':').unwrap_or((word, ""));
+        let numbered = NUMBERED.into_iter().find(|(name, _)| *kind == ALGORITHM && *name == family);
+        match numbered {
+            Some((_, example)) => format!("`{word}` wants a number: {example}"),
+            None => format!("`{word}` is no {kind}; there are: {known}"),
+        }
+    }
+}
+
+const ALGORITHM: &str = "algorithm";
+/// Algorithms with a number, and what one means.
+const NUMBERED: [(&str, &str); 3] = [
+    ("hierarchical", "hierarchical:4 for nodes of 4 ranks"),
+    ("node-doubling", "node-doubling:4 for nodes of 4 ranks"),
+    ("server", "server:2 for 2 servers"),
+];
 
 const COLLECTIVES: [Collective; 9] = [
     Collective::AllReduce,
@@ -145,7 +165,7 @@ impl FromStr for Algorithm {
         PLAIN.into_iter().find(|algorithm| algorithm.family() == word).ok_or_else(|| {
             let known = PLAIN.map(Self::family).join(", ");
             let known = known + ", hierarchical:RANKS, node-doubling:RANKS, server:COUNT";
-            UnknownName { word: word.into(), kind: "algorithm", known }
+            UnknownName { word: word.into(), kind: ALGORITHM, known }
         })
     }
 }
@@ -173,7 +193,14 @@ mod tests {
     fn an_unknown_name_is_told_the_known_ones() {
         let error = "rign".parse::<Algorithm>().unwrap_err().to_string();
         assert!(error.contains("`rign` is no algorithm") && error.contains("bi-ring"), "{error}");
-        assert!("hierarchical".parse::<Algorithm>().is_err());
+        for (word, wanted) in [
+            ("hierarchical", "`hierarchical` wants a number: hierarchical:4 for nodes of 4 ranks"),
+            ("node-doubling:x", "`node-doubling:x` wants a number: node-doubling:4"),
+        ] {
+            let error = word.parse::<Algorithm>().unwrap_err().to_string();
+            assert!(error.starts_with(wanted), "{error}");
+        }
+        assert!("hierarchical".parse::<Collective>().unwrap_err().to_string().contains("is no"));
         assert!("server:x".parse::<Algorithm>().is_err());
         assert!("allreduce".parse::<Collective>().is_err());
     }
