@@ -1,10 +1,14 @@
 //! The flags of `brigade bench`, and those of them that `brigade tune` and `brigade explain` have.
 
+mod sweep;
+
 use std::path::PathBuf;
 
-use brigade_comm::{Dtype, Op, transports};
+use brigade_comm::{Dtype, Op};
 use brigade_schedule::{Algorithm, Collective, program};
 
+pub use self::sweep::Sweep;
+pub(crate) use self::sweep::accepted;
 use crate::kind::{Case, Kind};
 use crate::size;
 
@@ -15,6 +19,10 @@ A sample is one call, waited for, started together after a barrier; its time is 
 the ranks. `time` is the median of the samples. Bandwidths are in GB/s with GB = 1e9, and bus
 bandwidths use nccl-tests' factors. `sent` is what the busiest rank sent in one call, and `x bound`
 how many times that is of the least that any algorithm could do with.
+
+Of a line of --json, bytes and sent_bytes_per_rank are bytes, count is elements of a block, us_p50,
+us_p99 and us_min are microseconds of a call, algbw and busbw GB/s, wrong is elements (null without
+--check), root is -1 where there is none, and version is Brigade's.
 
 Without a launcher's environment this command starts the ranks itself: processes, or
 threads for loopback. Under a launcher (brigade run, torchrun, mpirun, srun) it is one rank of the
@@ -91,28 +99,6 @@ pub struct Args {
     pub plot: Option<PathBuf>,
 }
 
-/// Among how many ranks, at which sizes, over what.
-#[derive(clap::Args, Clone, Debug)]
-pub struct Sweep {
-    /// How many ranks
-    #[arg(short = 'n', long, default_value_t = 2,
-          value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub ranks: u32,
-    /// Smallest size in bytes (K, M, G: powers of 1024)
-    #[arg(short = 'b', long, value_name = "MIN", default_value = "8", value_parser = size::parse)]
-    pub min_bytes: usize,
-    /// Largest size in bytes
-    #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = size::parse)]
-    pub max_bytes: usize,
-    /// Each size is so many times the one before
-    #[arg(short = 'f', long, default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(2..))]
-    pub factor: u32,
-    /// What carries the bytes; without it, what the environment asks for.
-    #[arg(long, value_name = "NAMES", help = transport_help())]
-    pub transport: Option<String>,
-}
-
 /// One or more element types.
 #[derive(Clone, Debug)]
 pub struct Dtypes(Vec<Dtype>);
@@ -151,13 +137,6 @@ impl Default for Args {
             json: None,
             plot: None,
         }
-    }
-}
-
-impl Default for Sweep {
-    /// As without a flag.
-    fn default() -> Self {
-        Self { ranks: 2, min_bytes: 8, max_bytes: 16 << 20, factor: 4, transport: None }
     }
 }
 
@@ -257,41 +236,6 @@ impl Args {
     }
 }
 
-impl Sweep {
-    /// The sizes in bytes, of which there is one at least.
-    pub(crate) fn sizes(&self) -> Result<Vec<usize>, String> {
-        let (least, most) = (self.min_bytes, self.max_bytes);
-        if least > most {
-            return Err(format!("no size is between -b {least} and -e {most}; exchange them"));
-        }
-        // Zero does not grow by multiplication.
-        let next = |size: &usize| match size {
-            0 => Some(1),
-            size => size.checked_mul(self.factor as usize),
-        };
-        Ok(std::iter::successors(Some(least), next).take_while(|size| *size <= most).collect())
-    }
-}
-
-fn transport_help() -> String {
-    format!(
-        "What carries the bytes: {}; cuda: buffers lie on devices, which ranks take in turn \
-         (threads; processes under `brigade run`) [default: BRIGADE_TRANSPORT, or else auto]",
-        accepted_of_host()
-    )
-}
-
-/// What --transport takes for buffers of the host, in words.
-fn accepted_of_host() -> String {
-    let names = transports::NAMES.join(", ");
-    format!("auto, loopback, or any of {names}, separated by commas, best first")
-}
-
-/// What --transport takes, in words.
-pub(crate) fn accepted() -> String {
-    format!("there are {}; or cuda", accepted_of_host())
-}
-
 pub(crate) fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
     match text {
         "all" => Ok(Dtypes(Dtype::ALL.to_vec())),
@@ -376,23 +320,5 @@ mod tests {
         assert!(refusal.contains("leave one of the two out"), "{refusal}");
         assert!(ordered("all-reduce", "ordered").is_ok());
         assert!(ordered("all-reduce,all-gather", "ring").is_ok());
-    }
-
-    #[test]
-    fn sizes_end_at_or_below_the_largest() {
-        let sizes = |min_bytes, max_bytes, factor| {
-            Sweep { min_bytes, max_bytes, factor, ..Sweep::default() }.sizes()
-        };
-        assert_eq!(sizes(1, 4 << 20, 4).unwrap().len(), 12);
-        assert_eq!(sizes(0, 8, 4).unwrap(), [0, 1, 4]);
-        assert_eq!(sizes(usize::MAX, usize::MAX, 2).unwrap(), [usize::MAX]);
-        assert!(sizes(8, 4, 2).unwrap_err().contains("-b 8 and -e 4"));
-    }
-
-    #[test]
-    fn the_help_names_every_transport() {
-        for name in transports::NAMES {
-            assert!(transport_help().contains(name), "{name}");
-        }
     }
 }

@@ -67,7 +67,7 @@ pub struct ExplainArgs {
     /// The root, where there is one
     #[arg(long, default_value = "0", value_parser = parse_root)]
     pub root: Root,
-    /// How often all algorithms are timed in turn; 0 only predicts
+    /// How often all algorithms are timed in turn, up to 99; 0 only predicts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=99))]
     pub rounds: u32,
 }

@@ -53,6 +53,7 @@ struct Line<'a> {
     busbw: f64,
     wrong: Option<u64>,
     sent_bytes_per_rank: u64,
+    version: &'a str,
 }
 
 impl Record {
@@ -127,6 +128,7 @@ impl Record {
             busbw: self.busbw(),
             wrong: self.wrong,
             sent_bytes_per_rank: self.sent_bytes,
+            version: env!("CARGO_PKG_VERSION"),
         })
     }
 }
@@ -182,7 +184,7 @@ pub(crate) mod tests {
     fn json_has_the_keys_that_scripts_rely_on() {
         let text = record(1, true, 1000).json().unwrap();
         let keys = "op ranks bytes count dtype redop root algorithm transport in_place in_a_row \
-                    touched us_p50 us_p99 us_min algbw busbw wrong sent_bytes_per_rank";
+                    touched us_p50 us_p99 us_min algbw busbw wrong sent_bytes_per_rank version";
         let found: Vec<usize> =
             keys.split_whitespace().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
         assert!(found.is_sorted());

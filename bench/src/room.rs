@@ -2,11 +2,12 @@
 //! refuses ends a rank without a word.
 
 use brigade_offload::memory::available_bytes;
+use brigade_offload::plan::show_bytes;
 
 use crate::args::Args;
 use crate::kind::Case;
 use crate::reference::lengths;
-use crate::session::{DEVICES, settings};
+use crate::session::{DEVICES, are_threads, settings};
 use crate::size;
 
 /// Refuse sizes whose buffers do not fit into memory when all ranks are on this machine.
@@ -29,19 +30,39 @@ pub fn refuse_too_large(args: &Args, cases: &[Case]) -> Result<(), String> {
         let (input, output) = lengths(case, ranks, 0);
         (input + output.max(input)) as u128 * case.dtype.size() as u128
     };
-    let needed = ranks as u128 * cases.iter().map(of_rank).max().unwrap_or(0);
-    if needed <= available as u128 {
-        return Ok(());
+    let of_rank = cases.iter().map(of_rank).max().unwrap_or(0);
+    let of_all = of_rank * ranks as u128;
+    let of_process =
+        if settings(args).is_ok_and(|settings| are_threads(&settings)) { of_all } else { of_rank };
+    let text = |bytes: u128| show_bytes(u64::try_from(bytes).unwrap_or(u64::MAX));
+    let (size, ranks) = (size::show(args.sweep.max_bytes), size::ranks(ranks));
+    match addressable_bytes() {
+        _ if of_all > available as u128 => Err(format!(
+            "{size}: the buffers of {ranks} take {} or more, and {} are available here; a smaller \
+             size, or fewer ranks",
+            text(of_all),
+            text(available as u128)
+        )),
+        Some(limit) if of_process > u128::from(limit) => Err(format!(
+            "{size}: the buffers of a process take {} or more, and its limit (ulimit -v) leaves \
+             {}; a smaller size, or a higher limit",
+            text(of_process),
+            text(u128::from(limit))
+        )),
+        _ => Ok(()),
     }
-    let gb = |bytes: u128| format!("{:.1} GB", bytes as f64 / 1e9);
-    Err(format!(
-        "{}: the buffers of {} take {} or more, and {} are available here; a smaller size, or \
-         fewer ranks",
-        size::show(args.sweep.max_bytes),
-        size::ranks(ranks),
-        gb(needed),
-        gb(available as u128)
-    ))
+}
+
+/// What this process may still map, as will those that it starts; none where there is no limit.
+fn addressable_bytes() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let used = std::fs::read_to_string("/proc/self/status").ok()?;
+    let word = |text: &str, name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let limit = word(&limits, "Max address space")?;
+    Some(limit.saturating_sub(1024 * word(&used, "VmSize:")?))
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut rig = Rig::new(&args.path, file_bytes(args), settings, memory)?;
     let mut facts = rig.facts().to_vec();
     facts.push(format!(
-        "method: a file of {}, {} of at least {} ms each, {:.0} s or more in all; medians, \
+        "method: a file of {}, {} of at least {} ms each, {:.1} s or more in all; medians, \
          with the range over turns",
         size::show(args.bytes),
         args.reporting.turns(),
