@@ -14,6 +14,9 @@ use crate::sys::Signals;
 /// How long to wait for the last lines once all ranks have ended. A program that a rank left behind
 /// may hold the pipe open for ever.
 const LAST_LINES: Duration = Duration::from_secs(1);
+/// How long to wait in all for more, where it comes again and again: what ranks have printed lies
+/// in pipes when they have ended, and only a program that they left behind goes on.
+const LEFT_BEHIND: Duration = Duration::from_secs(5);
 /// How long to wait between looks at who still passes something on.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -74,6 +77,8 @@ impl Relay {
     pub(crate) fn finish(&mut self, signals: &Signals) -> Passed {
         // Since when nothing was passed on, and how much had come by then.
         let (mut idle, mut seen) = (Instant::now(), self.got.load(Ordering::Acquire));
+        // How long in all nobody had anything to pass on, by the last look.
+        let (mut calm, mut looked) = (Duration::ZERO, Instant::now());
         let mut passed = Passed::All;
         loop {
             for is_passed_on in self.ended.1.try_iter() {
@@ -83,10 +88,15 @@ impl Relay {
                 }
             }
             let got = self.got.load(Ordering::Acquire);
-            if self.passing.load(Ordering::Acquire) > 0 || got != seen {
-                (idle, seen) = (Instant::now(), got);
+            let (now, passes) = (Instant::now(), self.passing.load(Ordering::Acquire) > 0);
+            if passes || got != seen {
+                (idle, seen) = (now, got);
             }
-            if self.readers == 0 || idle.elapsed() >= LAST_LINES {
+            if !passes {
+                calm += now - looked;
+            }
+            looked = now;
+            if self.readers == 0 || now - idle >= LAST_LINES || calm >= LEFT_BEHIND {
                 return passed;
             }
             match signals.wait(LOOK) {

@@ -51,6 +51,22 @@ fn a_program_that_a_rank_left_behind_holds_nobody_up() {
 }
 
 #[test]
+fn one_that_goes_on_printing_holds_nobody_up_either() {
+    let start = Instant::now();
+    let folder = Folder::new("left-talking");
+    let pid = folder.0.join("pid");
+    let talk = "while sleep 0.2; do echo more || exit; done";
+    let script = format!("sh -c '{talk}' & echo $! > {}; echo done", pid.display());
+    let output = run("-n 1 --prefix", &script).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).starts_with("[0] done\n"), "{}", text(&output.stdout));
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    let number = std::fs::read_to_string(&pid).unwrap();
+    // It may have ended by itself, as nobody reads on.
+    let _gone = Command::new("kill").arg(number.trim()).status().unwrap();
+}
+
+#[test]
 fn nobody_outlives_a_world_that_failed() {
     let folder = Folder::new("outlive");
     let pid = folder.0.join("pid");
