@@ -18,7 +18,7 @@ use crate::parallel::{
 use crate::plan;
 use crate::precision::LossScale;
 use crate::records::Records;
-use crate::report::{Report, grouped, megabytes};
+use crate::report::{Report, grouped, size};
 use crate::state::State;
 use crate::tape::Keep;
 use crate::train::Run;
@@ -359,10 +359,10 @@ impl<'a> Run<'a> {
 /// What a rank holds, by kind.
 fn memory_row(memory: Memory) -> String {
     let kinds = memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
-    let kinds: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(bytes))).collect();
+    let kinds: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", size(bytes))).collect();
     // Two lines where one would be too long for a terminal.
     let halves = kinds.chunks(3).map(|half| half.join(", ")).collect::<Vec<_>>();
-    format!("{} a rank: {}", megabytes(memory.total()), halves.join(",\n"))
+    format!("{} a rank: {}", size(memory.total()), halves.join(",\n"))
 }
 
 /// Everyone goes on from rank 0's state: its step and scale, and its numbers, if they will not come

@@ -1,7 +1,7 @@
 //! A run as a picture, for `--report`: loss, where the time went, what a rank holds.
 
 use crate::parallel::Memory;
-use crate::report::{grouped, megabytes};
+use crate::report::{grouped, size};
 use crate::runlog::{RankEnd, StepRecord};
 use crate::svg::{Anchor, COLOURS, Svg};
 
@@ -96,7 +96,7 @@ fn entry(svg: &mut Svg, left: f64, top: f64, colour: &str, text: &str) -> f64 {
 
 /// One bar of all that rank 0 holds, and what the ranks sent and held in sentences.
 fn held(svg: &mut Svg, top: f64, memory: Memory, ranks: &[RankEnd]) {
-    let title = format!("memory of rank 0: {}", megabytes(memory.total()));
+    let title = format!("memory of rank 0: {}", size(memory.total()));
     svg.text(LEFT, top - 6.0, Anchor::Start, &title);
     let (mut left, mut legend) = (LEFT, LEFT);
     let kinds = memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
@@ -104,13 +104,13 @@ fn held(svg: &mut Svg, top: f64, memory: Memory, ranks: &[RankEnd]) {
         let width = ACROSS * bytes as f64 / memory.total().max(1) as f64;
         svg.bar(left, top, width, 24.0, colour);
         left += width;
-        let text = format!("{name} {}", megabytes(bytes));
+        let text = format!("{name} {}", size(bytes));
         legend = entry(svg, legend, top + 34.0, colour, &text);
     }
     let sent: u64 = ranks.iter().map(|rank| rank.sent_bytes).sum();
     let peak = ranks.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
     let is_right = ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes);
-    let (sent, peak) = (grouped(sent), megabytes(peak));
+    let (sent, peak) = (grouped(sent), size(peak));
     let bytes = if is_right { "as predicted" } else { "NOT as predicted" };
     let count = ranks.len();
     let text = format!("{count} ranks sent {sent} bytes, {bytes}; largest heap in a step {peak}");
@@ -143,7 +143,7 @@ mod tests {
             let memory = Memory { params: 1_500_000, moments: 500_000, ..Default::default() };
             let text = draw("a < b & c", &steps, memory, &[RankEnd::default(); 2]);
             assert!(text.starts_with("<svg") && text.ends_with("</svg>\n"), "{length}");
-            assert!(text.contains("a &lt; b &amp; c") && text.contains("parameters 1.5 MB"));
+            assert!(text.contains("a &lt; b &amp; c") && text.contains("parameters 1.43 MiB"));
             assert!(!text.contains("NaN") && !text.contains("inf"), "{length} steps: {text}");
             assert_eq!(text.contains("waiting for ranks 33.3 %"), length > 0);
             assert!(!text.contains("waiting for files"));

@@ -1,5 +1,6 @@
 //! What can go wrong in a training run, and what its user can do about it.
 
+use crate::report::exact;
 use std::path::{Path, PathBuf};
 
 /// How the reason of a rank begins that ends all before the first step, since what is asked for
@@ -19,7 +20,7 @@ pub enum Error {
         problem: String,
     },
     /// What may be kept in the host's memory is too little.
-    #[error("--host-budget: {least_bytes} bytes are the least that it works with")]
+    #[error("--host-budget: {} is the least that it works with", exact(*least_bytes))]
     HostBudget {
         /// What would do, for all that the rank keeps.
         least_bytes: usize,

@@ -6,6 +6,8 @@
 //! gives none, and the strategy is asked what it holds and sends as it is in a run. Only the times
 //! are predictions, from a rate of arithmetic and one of the wires.
 
+mod remedy;
+
 use crate::args::Args;
 use crate::begin;
 use crate::error::Error;
@@ -13,7 +15,7 @@ use crate::kernels::Cpu;
 use crate::layout::{Config, Layout};
 use crate::parallel::pipeline::{Action, Kind, Timeline};
 use crate::parallel::{Memory, Source, Ways};
-use crate::report::{grouped, megabytes, two_sizes};
+use crate::report::{duration, grouped, size, two_sizes};
 use crate::state::State;
 use brigade_comm::{Communicator, Settings};
 use std::io::{self, Write};
@@ -153,10 +155,10 @@ fn rows(args: &Args, ranks: usize, plan: &Plan) -> Result<Vec<(String, String)>,
     let mut rows = vec![
         row("model", format!("{parameters} parameters, {}", args.config())),
         row("ranks", format!("{ranks}, {} samples a step in all", args.batch)),
-        row("memory a rank", megabytes(plan.memory.total())),
+        row("memory a rank", size(plan.memory.total())),
     ];
     let kinds = plan.memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
-    rows.extend(kinds.map(|(kind, bytes)| row(&format!("  {kind}"), megabytes(bytes))));
+    rows.extend(kinds.map(|(kind, bytes)| row(&format!("  {kind}"), size(bytes))));
     if args.experts > 0 {
         let text = "not counted: what gates hold depends on the text, and comes on top";
         rows.push(row("  gates", text.to_string()));
@@ -188,15 +190,14 @@ fn rows(args: &Args, ranks: usize, plan: &Plan) -> Result<Vec<(String, String)>,
     }
     let work = Duration::from_secs_f64(operations(args) / busy / (rate * 1e9));
     let wire = Duration::from_secs_f64(plan.sent_bytes as f64 / (link * 1e9));
-    let ms = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
-    rows.push(row("arithmetic", format!("{} at {rate:.1} GF/s a rank, {how}", ms(work))));
-    rows.push(row("sending", format!("{} at {link} GB/s (--link)", ms(wire))));
+    rows.push(row("arithmetic", format!("{} at {rate:.1} GF/s a rank, {how}", duration(work))));
+    rows.push(row("sending", format!("{} at {link} GB/s (--link)", duration(wire))));
     let speed = |time: Duration| {
         let tokens = (args.batch * args.context) as f64;
         grouped((tokens / time.as_secs_f64().max(1e-9)) as u64)
     };
     let (least, most) = (work.max(wire), work + wire);
-    let times = format!("{} to {}", ms(least), ms(most));
+    let times = format!("{} to {}", duration(least), duration(most));
     let speeds = format!("{} to {} tokens/s", speed(most), speed(least));
     rows.push(row("a step", format!("{times}, if all or nothing of it overlaps; {speeds}")));
     Ok(rows)
@@ -210,76 +211,25 @@ fn fits(args: &Args, ranks: usize, plan: &Plan) -> Result<(), Error> {
         return Ok(());
     }
     let kinds = plan.memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
-    let sum: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(bytes))).collect();
+    let sum: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", size(bytes))).collect();
     let ([allowed, needed], too_much) = (two_sizes([budget, need]), need - budget);
     let too_much = match too_much {
-        100_000.. => megabytes(too_much),
+        100_000.. => size(too_much),
         _ => format!("{} bytes", grouped(too_much)),
     };
     let mut problem = format!(
         "{allowed} allowed, but a rank needs {needed} ({}): {too_much} too much",
         sum.join(" + ")
     );
-    let fitting = alternatives(args, ranks).into_iter().find_map(|(flags, args)| {
-        args.validate(ranks).ok()?;
-        let need = make(&args, ranks).ok()?.memory.total();
-        (need <= budget).then(|| format!("; with {flags} it would be {}", megabytes(need)))
-    });
-    problem += &fitting.unwrap_or_else(|| "; more ranks, or a smaller --batch, need less".into());
+    problem += &remedy::told(args, ranks, budget);
     Err(Error::setting("budget", problem))
-}
-
-/// The same run in less memory, what changes least of it first: its own strategy in smaller parts
-/// of a batch, then with less kept for backward, then what ranks hold in parts.
-fn alternatives(args: &Args, ranks: usize) -> Vec<(String, Args)> {
-    use crate::parallel::Way;
-    let own = (String::new(), args.clone());
-    let with = |way: Way| {
-        (format!(" --strategy {}", way.name()), Args { strategy: vec![way], ..args.clone() })
-    };
-    let of_parts = [Way::Zero1, Way::Zero2, Way::Fsdp];
-    let is_plain = matches!(args.strategy[..], [way] if way == Way::Ddp || of_parts.contains(&way));
-    // One rank has nobody to divide with.
-    let others = of_parts.into_iter().filter(|way| ranks > 1 && !args.strategy.contains(way));
-    let others = others.filter(|_| is_plain).map(with);
-    let mut found = Vec::new();
-    for (flags, args) in std::iter::once(own).chain(others) {
-        for recompute in [false, true] {
-            if recompute && (args.recompute || args.offload_activations.is_some()) {
-                continue;
-            }
-            let flags = if recompute { format!("{flags} --recompute") } else { flags.clone() };
-            let args = Args { recompute: args.recompute || recompute, ..args.clone() };
-            found.extend(in_parts(&args).into_iter().map(|(parts, args)| {
-                let flags = format!("{flags}{parts}");
-                (flags.trim_start().to_string(), Args { budget: None, ..args })
-            }));
-        }
-    }
-    found.retain(|(flags, _)| !flags.is_empty());
-    found
-}
-
-/// The run as it is, and with a rank's share of a batch in more and more parts.
-fn in_parts(args: &Args) -> Vec<(String, Args)> {
-    let (name, usual) = match args.is_pipeline() {
-        true => ("micro-batches", 4),
-        false => ("accumulate", 1),
-    };
-    let own = args.accumulate.unwrap_or(usual);
-    let more = std::iter::successors(own.checked_mul(2), |parts| parts.checked_mul(2));
-    let more = more.take_while(|parts| *parts <= args.batch && !args.ordered);
-    let more = more.map(|parts| {
-        (format!(" --{name} {parts}"), Args { accumulate: Some(parts), ..args.clone() })
-    });
-    std::iter::once((String::new(), args.clone())).chain(more).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn args(more: &str) -> Args {
+    pub(super) fn args(more: &str) -> Args {
         let flags = format!(
             "--batch 12 --context 24 --layers 2 --width 20 --heads 2 --quiet --sample 0 \
              --threads 1 --steps 1 {more}"
@@ -326,26 +276,6 @@ mod tests {
         assert!(problem.contains("activations"), "{problem}");
         // What changes least comes first.
         assert!(problem.contains("; with --accumulate 2 it would be "), "{problem}");
-        let hopeless = check(&with(1000), 2).unwrap_err().to_string();
-        assert!(hopeless.contains("more ranks"), "{hopeless}");
-    }
-
-    #[test]
-    fn what_would_fit_is_tried_from_the_least_change_on() {
-        let flags = |more: &str, ranks: usize| -> Vec<String> {
-            let tried = alternatives(&args(more), ranks).into_iter();
-            tried.map(|(flags, _)| flags).collect()
-        };
-        let alone = flags("", 1);
-        assert_eq!(alone[..3], ["--accumulate 2", "--accumulate 4", "--accumulate 8"]);
-        assert_eq!(alone[3..5], ["--recompute", "--recompute --accumulate 2"]);
-        assert!(alone.iter().all(|flags| !flags.contains("--strategy")), "{alone:?}");
-        let two = flags("--strategy zero1 --recompute --accumulate 3", 2);
-        assert_eq!(two[..3], ["--accumulate 6", "--accumulate 12", "--strategy zero2"]);
-        assert!(two.iter().all(|flags| !flags.contains("zero1")), "{two:?}");
-        assert_eq!(flags("--strategy 1f1b", 2)[..2], ["--micro-batches 8", "--recompute"]);
-        let ordered = flags("--ordered", 2);
-        assert!(ordered.iter().all(|flags| !flags.contains("--accumulate")), "{ordered:?}");
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use crate::error::Error;
 use crate::runlog::{RankEnd, StepRecord};
+use brigade_offload::plan::show_bytes;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use std::fmt;
 use std::io::Write;
+use std::time::Duration;
 
 /// Where a run's lines go; other ranks than 0 stay silent.
 pub(crate) struct Report<'a> {
@@ -111,7 +113,7 @@ pub(crate) fn sent_and_held(ranks: &[RankEnd], has_device: bool) -> String {
     let mut text = format!("all ranks sent {} bytes, {formula}", grouped(sent));
     let largest = ranks.iter().max_by_key(|rank| rank.peak_bytes);
     if let Some(RankEnd { peak_bytes, memory_bytes, .. }) = largest.filter(|r| r.peak_bytes > 0) {
-        text += &format!("\nlargest heap of a step {} a rank", megabytes(*peak_bytes));
+        text += &format!("\nlargest heap of a step {} a rank", size(*peak_bytes));
         if !has_device {
             let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
             text += &format!(", {part:.1} % of the formula");
@@ -188,14 +190,31 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// MB = 10⁶ bytes.
-pub(crate) fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+/// Bytes of memory as people read them, in powers of 1024 as flags have them.
+pub(crate) fn size(bytes: u64) -> String {
+    show_bytes(bytes)
+}
+
+/// To the byte, as a flag takes it: `4M` where that is exact.
+pub(crate) fn exact(bytes: usize) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or(bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// Time as people read it.
+pub(crate) fn duration(time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds if seconds < 120.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 7200.0 => format!("{:.1} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
 }
 
 /// The same of two sizes that are compared: to the byte where they would look the same.
 pub(crate) fn two_sizes(bytes: [u64; 2]) -> [String; 2] {
-    let rounded = bytes.map(megabytes);
+    let rounded = bytes.map(size);
     if bytes[0] != bytes[1] && rounded[0] == rounded[1] {
         return bytes.map(|bytes| format!("{} bytes", grouped(bytes)));
     }
@@ -283,9 +302,26 @@ mod tests {
 
     #[test]
     fn sizes_that_differ_look_different() {
-        assert_eq!(two_sizes([2_000_000, 3_000_000]), ["2.0 MB", "3.0 MB"]);
+        assert_eq!(two_sizes([2 << 20, 3 << 30]), ["2.00 MiB", "3.00 GiB"]);
         assert_eq!(two_sizes([230_001, 230_000]), ["230,001 bytes", "230,000 bytes"]);
-        assert_eq!(two_sizes([5, 5]), ["0.0 MB", "0.0 MB"]);
+        assert_eq!(two_sizes([5, 5]), ["5 B", "5 B"]);
+    }
+
+    #[test]
+    fn what_is_said_to_be_enough_is_a_flag() {
+        for (bytes, told) in [(4 << 20, "4M"), ((4 << 20) + 1, "4194305"), (3 << 10, "3K")] {
+            assert_eq!(exact(bytes), told);
+            assert_eq!(crate::offload::parse_bytes(told), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn times_scale() {
+        for (seconds, told) in
+            [(0.0, "0.0 ms"), (0.0123, "12.3 ms"), (461.95, "7.7 min"), (9000.0, "2.5 h")]
+        {
+            assert_eq!(duration(Duration::from_secs_f64(seconds)), told);
+        }
     }
 
     #[test]

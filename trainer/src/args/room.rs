@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::layout::Layout;
 use crate::offload::Tier;
 use crate::parallel::{Axis, Stage, Ways};
-use crate::report::{megabytes, two_sizes};
+use crate::report::{size, two_sizes};
 use brigade_offload::memory::available_bytes;
 
 /// Parts of what a rank takes: always less than it does. \[bytes\]
@@ -60,9 +60,10 @@ impl Args {
             return Ok(());
         }
         let problem = format!(
-            "asks for memory that it never touches, but this system promises no {}: \
-             `brigade offload plan` counts without any",
-            megabytes(bytes)
+            "the run is built in memory that is asked for and never touched, and this system \
+             refuses to promise {} at once: allow that (sysctl vm.overcommit_memory=1, or a higher \
+             ulimit -v); or `brigade offload plan` counts without any",
+            size(bytes)
         );
         Err(Error::setting(name, problem))
     }

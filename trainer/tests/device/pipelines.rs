@@ -194,7 +194,7 @@ fn a_budget_that_does_not_hold_the_stages_state_leaves_it_with_the_host_or_is_re
         for end in outcomes(2, &args(&more(budget))) {
             let refused = end.unwrap_err().to_string();
             assert!(
-                refused.starts_with("--device-budget: a rank's stages need 0.9 MB"),
+                refused.starts_with("--device-budget: a rank's stages need 864.00 KiB, "),
                 "{refused}"
             );
         }

@@ -77,7 +77,7 @@ fn a_budget_is_hard_and_says_what_it_should_be() {
         for end in ends(2, &args) {
             let problem = end.unwrap_err().to_string();
             let is_said = problem.contains("--host-budget: ");
-            assert!(is_said && problem.contains("are the least that it works"), "{problem}");
+            assert!(is_said && problem.contains("is the least that it works"), "{problem}");
         }
     }
     let args = args(&format!("--strategy fsdp {} --host-budget 300K", folder.nvme()));

@@ -136,7 +136,7 @@ fn the_least_budget_that_is_told_is_enough_for_all_stages_of_a_rank() {
             let told = |end: &Result<Outcome, Error>| {
                 let problem = end.as_ref().err()?.to_string();
                 let (_, least) = problem.split_once("--host-budget: ")?;
-                least.split_once(" bytes are the least").map(|(bytes, _)| bytes.to_string())
+                least.split_once(" is the least").map(|(bytes, _)| bytes.to_string())
             };
             budget = ends.iter().find_map(told).unwrap_or(budget);
         }
