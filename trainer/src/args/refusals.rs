@@ -219,6 +219,7 @@ mod tests {
             ("--strategy interleaved --chunks 2 --schedule x.csv", 2, "--chunks"),
             ("--strategy zero1,fsdp", 2, "--strategy"),
             ("--mesh dp=2", 3, "--mesh"),
+            ("--strategy 1f1b --mesh dp=2", 2, "--mesh"),
             ("--strategy tp --mesh dp=2", 2, "--mesh"),
             ("--strategy tp,ring", 2, "--strategy"),
             ("--strategy ep", 2, "--experts"),
@@ -228,6 +229,13 @@ mod tests {
             let problem = Args::of(flags).validate(ranks).unwrap_err().to_string();
             assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");
         }
+    }
+
+    #[test]
+    fn a_pipeline_of_one_stage_is_asked_for_by_name() {
+        Args::of("--strategy zero1,1f1b --mesh dp=2,pp=1").validate(2).unwrap();
+        let refused = Args::of("--strategy zero1,1f1b --mesh dp=2").validate(2).unwrap_err();
+        assert!(refused.to_string().contains("has no pp: a pipeline wants pp=2"), "{refused}");
     }
 
     #[test]

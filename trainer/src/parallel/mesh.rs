@@ -58,6 +58,11 @@ impl Mesh {
         self.0.iter().find(|(it, _)| *it == axis).map_or(1, |(_, length)| *length)
     }
 
+    /// Whether it names this axis.
+    pub fn has(&self, axis: Axis) -> bool {
+        self.0.iter().any(|(it, _)| *it == axis)
+    }
+
     /// Where `rank` stands along an axis.
     pub fn place(&self, rank: usize, axis: Axis) -> usize {
         rank / self.stride(axis) % self.length(axis)
@@ -99,7 +104,7 @@ impl Mesh {
     /// How far apart neighbours along an axis are.
     fn stride(&self, axis: Axis) -> usize {
         let after = self.0.iter().rev().take_while(|(it, _)| *it != axis);
-        match self.0.iter().any(|(it, _)| *it == axis) {
+        match self.has(axis) {
             true => after.map(|(_, length)| length).product(),
             false => 1,
         }

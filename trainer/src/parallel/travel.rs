@@ -238,7 +238,8 @@ impl FromStr for Compress {
             ("topk", number) => {
                 let part = number.unwrap_or("0.01").parse().unwrap_or(f64::NAN);
                 let is_part = part > 0.0 && part <= 1.0;
-                is_part.then_some(Compress::TopK(part)).ok_or("topk is a part of 1".to_string())
+                let wrong = || "topk: a part above 0 and at most 1, such as topk:0.01".to_string();
+                is_part.then_some(Compress::TopK(part)).ok_or_else(wrong)
             }
             ("powersgd", number) => {
                 let rank = number.unwrap_or("4").parse().unwrap_or(0);

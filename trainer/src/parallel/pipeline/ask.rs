@@ -32,6 +32,11 @@ impl Args {
             let problem = || "pp is for pipelines: --strategy 1f1b is one".to_string();
             return if stages > 1 { Err(Error::setting("mesh", problem())) } else { Ok(None) };
         }
+        // Whoever writes pp=1 means one stage.
+        if ranks > 1 && self.mesh.as_ref().is_some_and(|mesh| !mesh.has(Axis::Pp)) {
+            let problem = "has no pp: a pipeline wants pp=2 or more".to_string();
+            return Err(Error::setting("mesh", problem));
+        }
         let micros = self.share_of(0, ranks)?.slots();
         let schedule = match (&self.schedule, order) {
             (Some(path), _) => {
