@@ -31,6 +31,17 @@ fn check(line: &str, variables: &[(&str, &str)], code: i32, wanted: &str) {
     assert!(!said.contains("panicked"), "{line} {variables:?}: {said}");
 }
 
+/// Where there is a limit, an allocation beyond it would end each rank by an abort.
+#[test]
+fn buffers_beyond_the_limit_of_a_process_are_refused_with_a_sentence() {
+    let line = "bench all-reduce -n 2 -b 1G -e 1G --iters 1";
+    let script = format!("ulimit -v 1000000; exec '{}' {line}", brigade().display());
+    let refused = bounded("sh").args(["-c", &script]).output().unwrap();
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("1G: the buffers of a process take 2.00 GiB or more"), "{said}");
+}
+
 #[test]
 fn the_help_says_what_exit_codes_mean() {
     let output = told("--help", &[]);

@@ -67,6 +67,17 @@ fn bench_by(rules: impl AsRef<OsStr>) -> Output {
 }
 
 #[test]
+fn rules_for_other_numbers_of_ranks_are_told_once() {
+    let folder = Folder::new("other-rules");
+    let rules = folder.0.join("rules");
+    std::fs::write(&rules, "all-reduce 3 * ring\n").unwrap();
+    let bench = bench_by(&rules);
+    let said = text(&bench.stderr);
+    assert_eq!(bench.status.code(), Some(0), "{said}");
+    assert_eq!(said.matches("has rules for 3 ranks, none for 2").count(), 1, "{said}");
+}
+
+#[test]
 fn what_is_no_file_of_rules_is_refused_at_once_with_a_sentence() {
     let folder = Folder::new("no-rules");
     let file = |name: &str, bytes: &[u8]| {
