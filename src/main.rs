@@ -24,6 +24,7 @@ mod sys;
 mod train;
 mod transports;
 mod tune;
+mod words;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,8 @@ Exit codes:
   1    it failed on the way, or what was found is wrong; or what `offload plan` plans does not fit
   2    nothing came of it: what is asked for cannot be (a training beyond its --budget, too), or
        what it takes is missing here
+  69   that is said instead of 2 by `brigade gpu`, which bench/gpu-check is made of, where there is
+       no GPU, or no compiler for one
   126  `brigade run` cannot start the program; 127: there is none of that name
   128  and the number of a signal that ended the command or a rank: 130 of Ctrl-C, and 141 where
        nobody reads on what is printed, as with `| head`, of which nothing more is said
@@ -92,7 +95,7 @@ fn main() -> ExitCode {
     // launcher must outlive the signal, as not every socket of theirs is told to raise none: theirs
     // is an error like any other, after which they end by the signal, too.
     let matches = command()
-        .try_get_matches()
+        .try_get_matches_from(words::as_ours(std::env::args_os()))
         .unwrap_or_else(|error| terminal::end_with(&refusal::clearer(error)));
     let command =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| terminal::end_with(&error)).command;
@@ -196,8 +199,8 @@ mod tests {
         for line in ["bench all-reduce -n -1", "run -n -1 true", "schedule show all-reduce -n -1"] {
             let words = ["brigade"].into_iter().chain(line.split(' '));
             let refusal = command().try_get_matches_from(words);
-            let said = refusal.expect_err(line).to_string();
-            assert!(said.contains("-1 is not in 1..=4096"), "{line}: {said}");
+            let said = refusal::clearer(refusal.expect_err(line)).to_string();
+            assert!(said.contains("': from 1 to 4096"), "{line}: {said}");
         }
     }
 
@@ -210,6 +213,9 @@ mod tests {
             ("train --steps 99999999999999999999", "that is too large"),
             ("train --lr fast", "'fast' for '--lr <LR>': that is no number"),
             ("bench all-reduce -n -99999999999999999999", "that is too small"),
+            ("bench all-reduce -n 0", "invalid value '0' for '--ranks <RANKS>': from 1 to 4096"),
+            ("bench all-reduce --iters 0", "'0' for '--iters <ITERS>': 1 or more"),
+            ("run -n 2 --grace-s 86401 true", "from 0 to 86400"),
             ("offload plan --params 7B --device -1G --host 1G", "'-1G' is negative, or no flag"),
             ("bench all-reduce -b -1K", "'-1K' is negative, or no flag"),
             ("launch -n 2 -- true", "a similar subcommand exists: 'run'"),

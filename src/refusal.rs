@@ -55,9 +55,26 @@ fn wrong_number(error: &Error) -> Option<String> {
         Some(_) if value.starts_with('-') => "that is no whole number from 0 on",
         Some(_) => "that is no whole number",
         None if source.is::<ParseFloatError>() => "that is no number",
-        None => return None,
+        None => &bounds(&source.to_string())?,
     };
     Some(format!("invalid value '{value}' for '{flag}': {why}"))
+}
+
+/// `0 is not in 1..=4096`, which the parser says as a programmer would: from 1 to 4096.
+fn bounds(said: &str) -> Option<String> {
+    let (_, range) = said.split_once(" is not in ")?;
+    let (first, last) = range.split_once("..")?;
+    let first = if first.is_empty() { 0 } else { first.parse::<u64>().ok()? };
+    let last = match last.strip_prefix('=') {
+        Some(last) => Some(last.parse::<u64>().ok()?),
+        None if last.is_empty() => None,
+        None => Some(last.parse::<u64>().ok()?.checked_sub(1)?),
+    };
+    // No more than a number can be is no limit.
+    match last.filter(|last| ![u64::from(u32::MAX), u64::MAX].contains(last)) {
+        Some(last) => Some(format!("from {first} to {last}")),
+        None => Some(format!("{first} or more")),
+    }
 }
 
 /// `-1G` is taken for flags, of which there is none `-1`.
@@ -68,7 +85,9 @@ fn negative(error: &Error, words: impl Iterator<Item = OsString>) -> Option<Stri
     }
     let mut words = words.filter_map(|word| word.into_string().ok());
     let word = words.find(|word| word.starts_with(flag))?;
-    Some(format!("'{word}' is negative, or no flag; sizes and counts are written as 8, 64K or 1G"))
+    Some(format!(
+        "'{word}' is negative, or no flag; sizes and counts are written as 8, 64K or 1.5G"
+    ))
 }
 
 /// Which of these it is, as far as that is known: a path may have any bytes.

@@ -15,6 +15,7 @@ const GRACE_MAX_S: u64 = 86_400;
 
 /// Start N local ranks of a program and wait for them.
 #[derive(clap::Args)]
+#[command(override_usage = "brigade run [OPTIONS] --ranks <RANKS> [--] <PROGRAM>...")]
 #[command(after_help = "\
 Each rank finds in its environment:
   BRIGADE_RANK  BRIGADE_WORLD_SIZE  BRIGADE_LOCAL_RANK  BRIGADE_ID

@@ -152,8 +152,9 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<Option<(&Path, String)>
     drop(proofs);
     let price = price.ok_or_else(|| format!("{algorithm} has no price"))?;
     println!(
-        "cost   {} steps; {}the busiest rank sends {} B; about {} on links of 5 us and 10 GB/s",
+        "cost   {} step{}; {}the busiest rank sends {} B; about {} on links of 5 us and 10 GB/s",
         price.steps,
+        if price.steps == 1 { "" } else { "s" },
         of(args, collective),
         price.sent_bytes_max,
         time(price.seconds)
