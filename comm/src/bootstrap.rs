@@ -183,6 +183,9 @@ fn more(call: &str, error: &io::Error) -> String {
 fn taken(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => ": has another process rank 0, too, or another job this port?",
+        io::ErrorKind::PermissionDenied => {
+            ": ports below 1024 are the administrator's; take another"
+        }
         _ => "",
     }
 }

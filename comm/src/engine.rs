@@ -251,7 +251,7 @@ impl Engine {
         let header = Header::of_call(&whole, code, self.group, window).with_purpose(purpose);
         let plan = link(&program, call, header, window.bytes(), in_place)
             .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
-        let name = format!("{}{whole} by {algorithm}({})", purpose.prefix(), self.ranks);
+        let name = format!("{}{whole} by {algorithm}", purpose.prefix());
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
         Ok(self.plans.insert(Shape {

@@ -30,8 +30,12 @@ impl Communicator {
     /// that it takes; [`Error::Join`] if the ranks cannot come together in time, naming those that
     /// are missing.
     pub fn from_env() -> Result<Self, Error> {
-        let launch = Launch::discover().map_err(|error| Error::invalid(error.to_string()))?;
-        Self::join(launch, Settings::from_env()?)
+        let joined = || {
+            let launch = Launch::discover().map_err(|error| Error::invalid(error.to_string()))?;
+            Self::join(launch, Settings::from_env()?)
+        };
+        // What is misspelled may be why.
+        joined().inspect_err(|_| Settings::warn_of_unknown_variables())
     }
 
     /// The communicator of all ranks that hold the same unique id: rank `rank` of `ranks`.

@@ -19,7 +19,8 @@
 //! it are not free or not reachable, set `BRIGADE_ROOT`.
 //!
 //! An id has its own secret. Otherwise the secret is `BRIGADE_SECRET` or the contents of
-//! `BRIGADE_SECRET_FILE`; see [`JobSecret::guard`] for what happens without.
+//! `BRIGADE_SECRET_FILE`; see [`JobSecret::guard`] for what happens without. An id that lies in a
+//! store wants both, where there is such a secret.
 //!
 //! Nothing here connects to anything.
 

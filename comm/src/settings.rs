@@ -125,7 +125,8 @@ const WINDOW_MIN_BYTES: u64 = 4096;
 
 impl Settings {
     /// The settings of this process's environment; an empty variable counts as none. Unknown
-    /// `BRIGADE_*` variables are warned of when the ranks have come together, by rank 0.
+    /// `BRIGADE_*` variables are warned of when the ranks have come together, by rank 0, and where
+    /// they do not.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl Settings {
     }
 
     /// Warn of variables named `BRIGADE_*` that mean nothing, once in this process.
-    pub(crate) fn warn_of_unknown_variables() {
+    pub fn warn_of_unknown_variables() {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
             for name in Self::unknown_variables() {

@@ -158,7 +158,8 @@ impl Communicator {
         }
         let (mut mine, mut root) = ([0; ID_BYTES], Ok(None));
         if self.rank() == 0 {
-            match UniqueId::create_for(settings) {
+            // Where ranks of this host have all ports that there are, it is any.
+            match UniqueId::create_for(settings).or_else(|_| UniqueId::create(None)) {
                 Ok((id, opened)) => (mine, root) = (id.to_bytes(), Ok(Some(opened.shared()))),
                 // The others get an id that is none, and need not wait for long.
                 Err(error) => root = Err(Error::join(error)),

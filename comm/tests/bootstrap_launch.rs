@@ -183,7 +183,7 @@ fn half_an_environment_is_never_taken_for_one_process() {
 #[test]
 fn values_without_meaning_are_named() {
     check_error("RANK=two WORLD_SIZE=4", &["RANK=\"two\"", "a whole number"]);
-    check_error("RANK=-1 WORLD_SIZE=4", &["RANK=\"-1\"", "a whole number from 0 to"]);
+    check_error("RANK=-1 WORLD_SIZE=4", &["RANK=\"-1\"", "a whole number from 0 on"]);
     check_error("RANK=4 WORLD_SIZE=4", &["rank 4 of 4", "from 0"]);
     for root in ["host", "host:", ":1", "host:0", "host:70000", "fd00::1:4000"] {
         let environment = format!("BRIGADE_RANK=0 BRIGADE_WORLD_SIZE=2 BRIGADE_ROOT={root}");

@@ -296,21 +296,28 @@ fn a_file_of_another_user_leads_nowhere() {
     if std::os::unix::fs::chown(folder.id(), Some(NOBODY), None).is_err() {
         return println!("skipped: files cannot be given away here");
     }
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o1777)).unwrap();
     let error = error_of(join(&folder.id(), (1, 2), 20_000));
     assert!(error.contains("it belongs to user 65534"), "{error}");
 }
 
 #[test]
 fn roots_of_ids_keep_to_the_ports_and_interfaces_that_the_settings_name() {
-    // Below those that anybody is given who asks for any.
-    let first = 21_000 + (std::process::id() % 400) as u16 * 20;
-    let ports = Some((first, first + 1));
-    let near = Settings { ports, interface: Some("127.0.0.0/8".into()), ..Settings::default() };
-    let (one, _root) = UniqueId::create_for(&near).unwrap();
-    let (other, _other) = UniqueId::create_for(&near).unwrap();
+    let near = |first: u16| {
+        let (ports, interface) = (Some((first, first + 1)), Some("127.0.0.0/8".into()));
+        Settings { ports, interface, ..Settings::default() }
+    };
+    // Below those that anybody is given who asks for any; others may have some of them.
+    let mut pairs =
+        (0..50).map(|times| 10_000 + (std::process::id() % 100) as u16 * 40 + times * 2);
+    let found = pairs.find_map(|first| {
+        let (one, other) = (UniqueId::create_for(&near(first)), UniqueId::create_for(&near(first)));
+        Some((first, one.ok()?, other.ok()?))
+    });
+    let (first, (one, _root), (other, _other)) = found.expect("two ports beside each other");
     let here = |port| vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
     assert_eq!([one.addresses(), other.addresses()], [here(first + 1), here(first)]);
-    let full = UniqueId::create_for(&near).unwrap_err().to_string();
+    let full = UniqueId::create_for(&near(first)).unwrap_err().to_string();
     let wanted = format!("the root cannot listen at any of the ports {first} to {}", first + 1);
     assert!(full.starts_with(&wanted), "{full}");
 }

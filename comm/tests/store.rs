@@ -104,10 +104,11 @@ fn ranks_meet_in_a_store_however_often_each_has_tried_in_vain() {
 fn ranks_that_meet_in_a_store_prove_the_secret_of_their_job() {
     let (_server, port) = server();
     let join = |key: &str, rank: usize, secret: Option<&str>| {
-        let (host, key) = ("127.0.0.1".into(), key.into());
-        let store = StoreAddress { host, port, key, secret: secret.map(JobSecret::from_text) };
+        let (host, secret) = ("127.0.0.1".into(), secret.map(JobSecret::from_text));
+        let store = StoreAddress { host, port, key: key.into(), secret };
         let (root, transport) = (RootSpec::Store(store), "tcp".into());
-        let join_timeout = Duration::from_secs(4);
+        // The longer one is for those who fit.
+        let join_timeout = if key == "alike" { PATIENCE } else { Duration::from_secs(4) };
         let settings = Settings { transport, join_timeout, ..Settings::default() };
         Communicator::join(Launch { rank, ranks: 2, local_rank: None, root }, settings)
     };

@@ -123,6 +123,8 @@ pub unsafe extern "C" fn brigade_comm_init_from_env(
         let communicator = Communicator::join(launch, settings)?;
         Ok(Comm::new(communicator, None))
     };
+    // What is misspelled may be why.
+    let join = |settings| join(settings).inspect_err(|_| Settings::warn_of_unknown_variables());
     // SAFETY: the caller's promise.
     unsafe { init(comm, config, join) }
 }

@@ -30,10 +30,15 @@ class Group:
         self.work, self._wait = None, wait
 
     def __enter__(self):
-        check(LIBRARY.brigade_group_start())
         if OPEN.depth == 0:
             OPEN.listed = []
+        # In front: else an interrupt in between would leave a group open that nobody ends.
         OPEN.depth += 1
+        try:
+            check(LIBRARY.brigade_group_start())
+        except BaseException:
+            OPEN.depth -= 1
+            raise
         return self
 
     def __exit__(self, kind, _error, _traceback):

@@ -181,13 +181,14 @@ impl UniqueId {
     }
 
     /// Read an id that [`UniqueId::write_file`] wrote. Errors: `File`, also for a file of another
-    /// user than this one and the administrator; `Text`, `Malformed`.
+    /// user than this one and the administrator in a folder that all may write to; `Text`,
+    /// `Malformed`.
     pub fn read_file(path: &Path) -> Result<Self, IdError> {
         let failed = |source| IdError::File { path: path.to_owned(), source };
         let mut text = String::new();
         // To open a pipe would be to wait for its writer, without a deadline.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = file.and_then(of_a_friend).map_err(failed)?;
+        let file = file.and_then(|file| of_a_friend(file, path)).map_err(failed)?;
         let mut file = io::Read::take(file, FILE_BYTES_MAX);
         io::Read::read_to_string(&mut file, &mut text).map_err(failed)?;
         text.trim().parse()
@@ -209,13 +210,19 @@ impl UniqueId {
 }
 
 /// A file whose owner may tell us where to go: in a folder that all may write to, anybody can leave
-/// one that leads to a root of his own.
-fn of_a_friend(file: File) -> io::Result<File> {
+/// one that leads to a root of his own. Elsewhere owners may be others than those who have written,
+/// as file systems of a network have it.
+fn of_a_friend(file: File, path: &Path) -> io::Result<File> {
     let (owner, me) = (file.metadata()?.uid(), user());
-    if owner == me || owner == 0 {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::metadata(folder.unwrap_or(Path::new(".")))?;
+    if owner == me || owner == 0 || folder.mode() & 0o002 == 0 {
         return Ok(file);
     }
-    let why = format!("it belongs to user {owner}, and this process runs as user {me}");
+    let why = format!(
+        "it belongs to user {owner}, and this process runs as user {me}, in a folder that all may \
+         write to"
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 

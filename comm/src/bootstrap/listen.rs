@@ -19,7 +19,8 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// A listener at the first of `addresses` that can be had.
 pub(super) fn at(addresses: &[SocketAddr]) -> Result<TcpListener, JoinError> {
-    let failed = |source| JoinError::Listen { address: format!("{addresses:?}"), source };
+    let list = || addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+    let failed = |source| JoinError::Listen { address: list(), source };
     let listener = opened(|| TcpListener::bind(addresses)).map_err(failed)?;
     SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
     Ok(listener)

@@ -6,6 +6,7 @@
 //! their groups in another order, must not keep the others. The last rank of a process then waits
 //! for those of other processes; what some of them may still have open is kept.
 
+use std::mem::{forget, take};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Once};
@@ -16,7 +17,7 @@ use brigade_cuda::{CudaError, Stream};
 use super::looks::NAP;
 use super::setup::parties;
 use super::way::Way;
-use super::{DeviceGroup, Inner};
+use super::{DeviceGroup, Inner, State};
 use crate::Error;
 use crate::say::warn;
 use crate::wait::error_of;
@@ -29,6 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_millis(1);
 /// What is done here, for errors.
 const CLOSING: &str = "closing a group on devices";
+/// Why something may be left of a group's calls.
+const RUNS: &str = "its calls do not end";
+const CAPTURED: &str = "a capture on the device is in the way of waiting for its calls, some of \
+                        which may lie in graphs";
 
 impl DeviceGroup {
     /// End the group: wait for the calls that were enqueued, close what was opened of other
@@ -56,8 +61,7 @@ impl Drop for DeviceGroup {
         let _ = self.inner.end(patience, false);
         drop(self.watcher.take());
         if self.inner.state().is_running {
-            // A kernel that has not ended may still look at the desk and write to boards.
-            std::mem::forget(Arc::clone(&self.inner));
+            self.inner.keep_all();
         }
     }
 }
@@ -71,7 +75,7 @@ impl Inner {
         if std::mem::replace(&mut state.is_closed, true) {
             return Ok(());
         }
-        let (streams, is_unmarked) = (std::mem::take(&mut state.streams), state.is_unmarked);
+        let (streams, is_unmarked) = (take(&mut state.streams), state.is_unmarked);
         drop(state);
         let inside = self.nodes.as_ref().map(|nodes| nodes.inside.inner.end(patience, is_asked));
         let alone = self.end_alone((&streams, is_unmarked), patience, is_asked);
@@ -86,11 +90,13 @@ impl Inner {
         is_asked: bool,
     ) -> Result<(), Error> {
         let begun = Instant::now();
-        let is_still = self.rest(streams, is_unmarked);
+        let rest = self.rest(streams, is_unmarked);
+        let is_still = rest.is_ok();
+        let late = |missing: &[u32]| self.late(begun, rest.err().unwrap_or(RUNS), missing);
         self.state().is_running = !is_still;
         let (own, number) = (&self.cards[self.group.rank as usize], self.cards[0].number);
         if self.cards.iter().all(|card| card.process == own.process) {
-            return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };
+            return if is_still { self.watched.check() } else { Err(late(&[])) };
         }
         let mut state = self.state();
         if is_still {
@@ -105,7 +111,7 @@ impl Inner {
         drop(state);
         let Some(lent) = parties::leave(number, self.group.rank) else {
             self.watched.shared.world.control.let_go(number);
-            return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };
+            return if is_still { self.watched.check() } else { Err(late(&[])) };
         };
         let missing = match self.way {
             Way::Linked | Way::Met if is_still && (is_asked || !lent.is_empty()) => {
@@ -119,16 +125,17 @@ impl Inner {
         }
         if !lent.is_empty() {
             self.keep(lent.iter().map(|memory| memory.bytes()).sum(), &missing);
-            std::mem::forget(lent);
+            forget(lent);
         }
         match self.watched.shared.world.control.verdict() {
             Some(verdict) => Err(error_of(verdict, CLOSING)),
-            None => Err(self.late(begun, &missing)),
+            None => Err(late(&missing)),
         }
     }
 
-    /// Wait for what was enqueued, no longer than a call may take; whether nothing of it is left.
-    fn rest(&self, streams: &[Stream], is_unmarked: bool) -> bool {
+    /// Wait for what was enqueued, no longer than a call may take. Errors: why something of it may
+    /// be left.
+    fn rest(&self, streams: &[Stream], is_unmarked: bool) -> Result<(), &'static str> {
         let desk = &self.watched.desk;
         if self.watched.check().is_err() {
             desk.abort();
@@ -142,33 +149,56 @@ impl Inner {
             let mut streams = streams.iter();
             or_gone(self.last.is_done()) && streams.all(|stream| or_gone(stream.is_done()))
         };
-        let is_done = |patience: Duration| {
+        let end = |patience: Duration| {
             let begun = Instant::now();
-            let mut is_quiet = is_empty();
-            while !is_quiet && begun.elapsed() < patience {
+            while !is_empty() {
+                if begun.elapsed() >= patience {
+                    return Err(RUNS);
+                }
                 std::thread::sleep(NAP);
-                is_quiet = is_empty();
             }
-            is_quiet && (!is_unmarked || self.is_idle(patience.saturating_sub(begun.elapsed())))
+            let left = patience.saturating_sub(begun.elapsed());
+            if is_unmarked { self.be_idle(left.max(ROUND)) } else { Ok(()) }
         };
-        if is_done(self.watched.shared.settings.timeout) {
-            return true;
+        let is_captured = |stream: &Stream| stream.is_done().is_err_and(|it| it.is_for_capture());
+        if streams.iter().any(is_captured) {
+            return Err(CAPTURED);
         }
-        // Whatever still waits shall not wait for a desk that is gone.
-        desk.abort();
-        is_done(MERCY)
+        match end(self.watched.shared.settings.timeout.max(MERCY)) {
+            Err(why) if why == RUNS => {
+                // Whatever still waits shall not wait for a desk that is gone.
+                desk.abort();
+                end(MERCY)
+            }
+            done => done,
+        }
     }
 
     /// Wait for all that this process has on the device, since nothing less tells of graphs: no
     /// longer than this, for which a thread does it that may stay behind. A capture on the device
     /// is in the way, and then nothing was waited for.
-    fn is_idle(&self, patience: Duration) -> bool {
+    fn be_idle(&self, patience: Duration) -> Result<(), &'static str> {
         let context = self.context.clone();
         let (sender, end) = channel();
         let wait = move || drop(sender.send(context.synchronize()));
         let thread = std::thread::Builder::new().name(String::from("brigade-idle")).spawn(wait);
         let waited = thread.ok().and_then(|_| end.recv_timeout(patience).ok());
-        waited.is_some_and(|waited| !waited.is_err_and(|error| error.is_for_capture()))
+        match waited {
+            None => Err(RUNS),
+            Some(Err(error)) if error.is_for_capture() => Err(CAPTURED),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Keep for good what a kernel may look at or write to that has not ended.
+    fn keep_all(&self) {
+        self.watched.desk.keep();
+        self.inboxes.hold_on();
+        let mut state = self.state();
+        state.imports.hold_on();
+        let State { kernels, plans, staging, scratch, .. } = &mut *state;
+        forget((take(kernels), take(plans), take(staging), take(scratch)));
+        forget((Arc::clone(&self.board), self._boards.clone()));
     }
 
     /// Wait for ranks of other processes to say that they have closed what they had opened, however
@@ -198,11 +228,11 @@ impl Inner {
     }
 
     /// Why it could not be waited any longer.
-    fn late(&self, begun: Instant, missing: &[u32]) -> Error {
+    fn late(&self, begun: Instant, rest: &str, missing: &[u32]) -> Error {
         let rank = self.watched.shared.members[self.group.rank as usize];
         let hears = self.watched.shared.world.control.hears();
         let why = match missing {
-            [] => String::from("its calls do not end"),
+            [] => rest.into(),
             missing if hears => format!("{} did not close it", ranks(missing)),
             missing => format!(
                 "{} cannot be heard, for rank 0 has left (a barrier of all ranks behind closing \

@@ -1,7 +1,7 @@
 //! The desk: words in memory of the host that kernels of the group and the host both look into.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use brigade_cuda::{Context, CudaError, Registered};
 
@@ -12,6 +12,8 @@ pub(super) struct Desk {
     /// There until this is dropped.
     pinned: Option<Registered>,
     words: Words,
+    /// Whether a kernel may write there for ever.
+    is_kept: AtomicBool,
 }
 
 /// Whole pages of zeroes. Ours and not the driver's, which frees what it has pinned as soon as the
@@ -65,7 +67,10 @@ impl Desk {
         // SAFETY: the words stay mapped until they are pinned no more, and kernels change them as
         // atomic words, too.
         match unsafe { Registered::new(context, start, WORDS_BYTES) } {
-            Ok(pinned) => Ok(Self { pinned: Some(pinned), words }),
+            Ok(pinned) => {
+                let (pinned, is_kept) = (Some(pinned), AtomicBool::new(false));
+                Ok(Self { pinned, words, is_kept })
+            }
             Err(error) => {
                 words.unmap();
                 Err(error)
@@ -98,6 +103,11 @@ impl Desk {
         (what != 0).then_some(Fault { what, peer, ours, theirs })
     }
 
+    /// Never give the words back: something that may write there does not end.
+    pub(super) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
     /// Let every kernel of the group end.
     pub(super) fn abort(&self) {
         self.word(word::ABORT).store(1, Ordering::Release);
@@ -122,6 +132,9 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
+        if self.is_kept.load(Ordering::Relaxed) {
+            return std::mem::forget(self.pinned.take());
+        }
         // While the driver has them pinned they stay, since a kernel might write there.
         if self.pinned.take().is_none_or(|pinned| pinned.let_go().is_ok()) {
             self.words.unmap();

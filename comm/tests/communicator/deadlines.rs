@@ -131,7 +131,7 @@ fn work_in_flight_and_messages_end_at_the_deadline_too() {
 fn ranks_that_wait_for_each_other_with_one_message_each_hear_what_to_do() {
     let hints = |transport, call: fn(&Communicator, usize) -> Result<(), Error>| {
         // Long enough for both to have said what they wait for.
-        let settings = Settings { timeout: Duration::from_millis(500), ..over(transport) };
+        let settings = Settings { timeout: Duration::from_millis(1500), ..over(transport) };
         let errors = each_rank(2, &settings, move |member| {
             call(&member, 1 - member.rank()).expect_err("nothing comes").to_string()
         });

@@ -265,8 +265,16 @@ fn a_name_that_is_known_leaves_what_its_address_says() {
     let lines = rank.all();
     assert_eq!(lines.len(), 3, "{lines:?}");
     for line in &lines {
-        check(line, &[&root, "Connection refused"]);
+        check(line, &[&root, "(os error "]);
+        assert!(!line.contains("name server"), "{line}");
     }
+}
+
+#[test]
+fn a_misspelled_variable_is_told_where_it_may_be_why() {
+    let lines = Rank::start(0, 2, &[("BRIGADE_ROTO", "127.0.0.1:1")]).all();
+    assert!(lines[0].contains("BRIGADE_ROTO is not a setting"), "{lines:?}");
+    check(&lines[1], &["end: ", "BRIGADE_ROOT"]);
 }
 
 #[test]

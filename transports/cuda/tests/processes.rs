@@ -127,7 +127,7 @@ fn aside() -> Result<usize> {
             drop(Stream::new(&context)?);
             let free = context.memory()?.0;
             drop((memory, pinned, shared));
-            Ok(context.memory()?.0 - free)
+            Ok(context.memory()?.0.saturating_sub(free))
         });
         using.join().expect("it does not panic")
     });

@@ -42,7 +42,7 @@ fn check(make: Make) {
             let mut wire = member.sender(1);
             let mut last = Instant::now();
             let mut count = 0;
-            while last.elapsed() < Duration::from_millis(300) {
+            while count < member.sizes.credit_bytes || last.elapsed() < Duration::from_millis(300) {
                 let took = wire
                     .push(&contents(402, count as u64, member.sizes.credit_bytes))
                     .expect("nobody has left");
@@ -54,6 +54,9 @@ fn check(make: Make) {
             return;
         }
         let mut wire = member.receiver(0);
+        while taken.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(COMPUTES);
         let mut target = vec![0; taken.load(Ordering::Relaxed)];
         assert!(target.len() >= member.sizes.credit_bytes);

@@ -13,8 +13,10 @@ use super::{GO_ON, KEY_PREFIX, MAGIC, number, write_text};
 
 /// How long one address may take to connect, when others could be tried.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long one that takes calls may leave us without an answer, before it is called anew.
+/// How long one that takes calls may leave us without an answer before it is called anew: at first,
+/// and at most.
 const INTRODUCTION: Duration = Duration::from_secs(2);
+const INTRODUCTION_MAX: Duration = Duration::from_secs(60);
 /// How often a server that is not up yet is tried.
 const RETRY: Duration = Duration::from_millis(50);
 /// The shortest wait; none at all would be one without an end.
@@ -56,12 +58,15 @@ impl StoreClient {
     ) -> Result<StoreClient, StoreError> {
         let place = format!("{host}:{port}");
         let deadline = vigil.deadline();
-        let mut names = Lookup::default();
+        let (mut names, mut introduction) = (Lookup::default(), INTRODUCTION);
         loop {
             match Self::attempt((host, port), &mut names, vigil) {
                 Ok(stream) => {
                     let mut client = StoreClient { stream, place: place.clone() };
-                    match client.introduce(deadline.min(Instant::now() + INTRODUCTION)) {
+                    let until = deadline.min(Instant::now() + introduction);
+                    // One that has many to answer needs more.
+                    introduction = (2 * introduction).min(INTRODUCTION_MAX);
+                    match client.introduce(until) {
                         Ok(true) => return Ok(client),
                         Ok(false) => return Err(client.error("is none: it answers something else")),
                         Err(gone) if Instant::now() + RETRY >= deadline => return Err(gone),

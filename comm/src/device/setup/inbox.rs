@@ -24,7 +24,7 @@ pub(in crate::device) struct Inboxes {
     pub(in crate::device) lanes: u32,
     /// Both of them; ours stays, whatever became of the others'.
     reached: [Reached; 2],
-    _own: Option<Arc<DeviceMemory>>,
+    own: Option<Arc<DeviceMemory>>,
     /// Under which group's number it stands that others have opened ours.
     number: u64,
 }
@@ -52,7 +52,7 @@ pub(super) fn open(
     let place = |from| lane_at(from, lanes);
     let inboxes = reached.as_ref().map(|[inboxes, _]| inboxes);
     let is_good = Reached::is_proved(inboxes, shared, stream, place)?;
-    let mut inboxes = Inboxes { lanes, number, _own: inbox.ok(), ..Inboxes::default() };
+    let mut inboxes = Inboxes { lanes, number, own: inbox.ok(), ..Inboxes::default() };
     if let Some(reached) = reached {
         let [at, boards] = [0, 1].map(|of: usize| reached[of].at.iter());
         inboxes.at.iter_mut().zip(at).for_each(|(to, at)| *to = *at);
@@ -88,8 +88,9 @@ impl Inboxes {
         self.reached.iter().for_each(Reached::let_go);
     }
 
-    /// Keep it open for good: a kernel of ours does not end.
+    /// Keep it open for good, and ours: a kernel of ours does not end.
     pub(in crate::device) fn hold_on(&self) {
+        std::mem::forget(self.own.clone());
         self.reached.iter().for_each(Reached::hold_on);
     }
 }
