@@ -18,9 +18,8 @@
 //! `MASTER_PORT` itself belongs to torchrun, whose own store listens there. Where the ports behind
 //! it are not free or not reachable, set `BRIGADE_ROOT`.
 //!
-//! An id has its own secret. Otherwise the secret is `BRIGADE_SECRET` or the contents of
-//! `BRIGADE_SECRET_FILE`; see [`JobSecret::guard`] for what happens without. An id that lies in a
-//! store wants both, where there is such a secret.
+//! The secret is `BRIGADE_SECRET` or the contents of `BRIGADE_SECRET_FILE`; without, see
+//! [`JobSecret::guard`]. An id has its own; one that lies in a store wants both.
 //!
 //! Nothing here connects to anything.
 

@@ -109,7 +109,7 @@ const TABLE: [(&str, &str); 13] = [
     ("BRIGADE_REPORT_MS", "a call that stalls so long is reported, a join at 1/6"),
     ("BRIGADE_TIMEOUT_MS", "a call that stands still so long fails, 0 = at once"),
     ("BRIGADE_WINDOW_BYTES", "how much of a long call is worked on at a time"),
-    ("BRIGADE_INTERFACE", "interfaces for TCP and roots: name, address, CIDR, ^exclude"),
+    ("BRIGADE_INTERFACE", "for TCP and roots: name, address, CIDR, ^exclude"),
     ("BRIGADE_PORTS", "ports for TCP and roots of ids, FIRST-LAST"),
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
     ("BRIGADE_ENCRYPT", "1: what goes over a network is encrypted, by TCP only"),

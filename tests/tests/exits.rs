@@ -115,14 +115,14 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
     }
     for line in [SMALL, "bench all-reduce -n 2", "tune -n 2", "explain barrier"] {
         for (name, value, wanted) in [
-            ("BRIGADE_RANK", "-1", "BRIGADE_RANK=\"-1\" is not a whole number from 0 to"),
-            ("BRIGADE_WORLD_SIZE", "many", "\"many\" is not a whole number from 0 to"),
+            ("BRIGADE_RANK", "-1", "BRIGADE_RANK=\"-1\" is not a whole number from 0 on"),
+            ("BRIGADE_WORLD_SIZE", "many", "\"many\" is not a whole number from 0 on"),
             (
                 "BRIGADE_STORE",
                 "a:1",
                 "the environment has BRIGADE_STORE=a:1, but BRIGADE_RANK is not set",
             ),
-            ("BRIGADE_TIMEOUT_MS", "-1", "\"-1\" is not a whole number from 0 to"),
+            ("BRIGADE_TIMEOUT_MS", "-1", "\"-1\" is not a whole number from 0 on"),
             ("BRIGADE_ORDERED", "maybe", "BRIGADE_ORDERED=\"maybe\" is not 1 or 0"),
         ] {
             check(line, &[(name, value)], 2, wanted);
