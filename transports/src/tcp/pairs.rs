@@ -95,14 +95,16 @@ impl Pair {
         self.lock().crossing.as_ref().is_some_and(|socket| !has_hung_up(socket))
     }
 
-    /// We dialled, and these sockets were all answered with `Linked`.
+    /// We dialled, and these sockets were all answered with `Linked`; the link that counts.
+    ///
+    /// One side arbitrates, so one link is made, unless the other rank has called off its own in
+    /// the moment in which it came to stand here. Then that one counts, and ends what uses it:
+    /// whoever calls off has failed.
     pub(super) fn dialled(&self, sockets: Vec<Proved>) -> io::Result<Arc<Link>> {
         let link = Link::new(sockets)?;
         let mut making = self.lock();
         (making.is_dialling, making.crossing) = (false, None);
-        let stands = self.link.get_or_init(|| link.clone());
-        debug_assert!(Arc::ptr_eq(stands, &link), "one side arbitrates, so one link is made");
-        Ok(stands.clone())
+        Ok(self.link.get_or_init(|| link).clone())
     }
 
     /// We dialled in vain.
@@ -328,6 +330,30 @@ mod tests {
         drop(theirs);
         assert!(matches!(pair.turn(None, &Patience::until(deadline)), Turn::Dial));
         assert!(Instant::now() < deadline);
+    }
+
+    #[test]
+    fn a_link_that_was_called_off_when_it_stood_counts_and_shows_its_end() {
+        let (pair, until) = (Pair::new(), Instant::now() + PATIENCE);
+        assert!(matches!(pair.turn(None, &Patience::until(until)), Turn::Dial));
+        let (theirs, ours) = sockets();
+        let lower = Hello { from: 0, to: 1, sockets: 1, ..HELLO };
+        let stands =
+            pair.arrive(&lower, plain(ours), until).unwrap().expect("the lower one's counts");
+        drop(theirs);
+        let (_accepted, dialled) = sockets();
+        let counts = pair.dialled(vec![plain(dialled)]).unwrap();
+        assert!(Arc::ptr_eq(&counts, &stands));
+        assert!(has_hung_up_soon(&counts.sockets[0]));
+    }
+
+    /// The answer lies there for the other end, whose end may take a moment.
+    fn has_hung_up_soon(socket: &Socket) -> bool {
+        let until = Instant::now() + PATIENCE;
+        while !has_hung_up(socket) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        has_hung_up(socket)
     }
 
     #[test]
