@@ -184,7 +184,7 @@ fn taken(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => ": has another process rank 0, too, or another job this port?",
         io::ErrorKind::PermissionDenied => {
-            ": ports below 1024 are the administrator's; take another"
+            ": may this user listen there? Ports below 1024 are the administrator's"
         }
         _ => "",
     }

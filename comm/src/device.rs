@@ -94,7 +94,7 @@ use work::Events;
 /// A group ends by [`DeviceGroup::close`] on all ranks. Dropping it waits for what was enqueued, no
 /// longer than a call may take (and for all that this process has on the device, where calls lie in
 /// graphs of somebody else's streams), and two seconds for other processes. What they still have
-/// open is kept, and so is all of the group where its calls do not end.
+/// open is kept, and so is what calls may look at that do not end.
 pub struct DeviceGroup {
     inner: Arc<Inner>,
     watcher: Option<Watcher>,
