@@ -11,7 +11,7 @@
 //! | `looks` | how the host waits for a device |
 //! | `exchange`, `share`, `way` | what hosts tell each other, of a device's parts and of ways |
 //! | `setup`: `card`, `shown`, `parties` | what ranks tell, show and lend each other |
-//! | `setup`: `reached`, `inbox` | who reaches whom |
+//! | `setup`: `reached`, `inbox`, `readers` | who reaches whom |
 //! | `plans`: `lower` | a call as steps on everybody's buffers, or as packets: pure |
 //! | `plans`: `link`, `slotted` | a call as hops of its schedule: pure |
 //! | `plans`: `facts` | calls made before, and the memory that they name |

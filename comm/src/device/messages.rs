@@ -119,7 +119,8 @@ impl Inner {
             }
             if message.bytes > 0 {
                 let (address, bytes) = (message.address, message.bytes);
-                state.ranges.of(&self.context, "message", address, bytes)?;
+                let refused = || self.refuse_unread("message", address);
+                state.ranges.of(&self.context, "message", (address, bytes), refused)?;
             }
         }
         let lengths = |sends| {

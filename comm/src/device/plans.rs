@@ -234,15 +234,16 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// The allocation around `bytes` bytes at `address`, which the device of this context can use.
-    /// Asks the driver once for each allocation, but of pinned memory each time.
+    /// Refuse so many bytes at an address that the device of this context cannot use, or, being on
+    /// a device, must not for a reason of the caller's. Asks the driver, and the caller, once for
+    /// each allocation, but of pinned memory each time.
     pub(super) fn of(
         &mut self,
         context: &Context,
         what: &str,
-        address: u64,
-        bytes: usize,
-    ) -> Result<Whereabouts, Error> {
+        (address, bytes): (u64, usize),
+        refused: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let around = |range: &&Whereabouts| {
             // Of pinned memory a driver may not tell how long it is.
             if range.place == Place::Pinned && range.bytes == 0 {
@@ -253,8 +254,8 @@ impl Ranges {
                 .and_then(|at| range.bytes.checked_sub(at as usize));
             room.is_some_and(|room| bytes <= room)
         };
-        if let Some(range) = self.known.iter().find(around) {
-            return Ok(*range);
+        if self.known.iter().any(|range| around(&range)) {
+            return Ok(());
         }
         let asked = |error: CudaError| trouble("asking where memory lies", &error);
         let _here = context.enter().map_err(asked)?;
@@ -280,9 +281,10 @@ impl Ranges {
                     "the {what} at {address:#x} lies in pinned memory that devices reach at \
                      {there:#x} (cuMemHostGetDevicePointer): pass that address"
                 ))),
-                _ => Ok(range),
+                _ => Ok(()),
             },
             _ => {
+                refused()?;
                 let end = |range: &Whereabouts| range.start + range.bytes as u64;
                 // Whatever was known of these addresses is gone.
                 self.known.retain(|old| end(old) <= range.start || end(&range) <= old.start);
@@ -292,7 +294,7 @@ impl Ranges {
                     self.known[self.next] = range;
                     self.next = (self.next + 1) % RANGES_MAX;
                 }
-                Ok(range)
+                Ok(())
             }
         }
     }

@@ -21,10 +21,10 @@ impl Room {
         if matches!(inner.way, Way::Met | Way::Staged | Way::ByNodes) {
             return DeviceMemory::new(&inner.context, bytes).map(Self::Plain);
         }
-        let readers = readers(inner)?;
+        let readers = inner.readers()?;
         match Self::mapped(inner, bytes, &readers) {
-            // A device that can may still be refused it, in containers. Of a pool other devices
-            // can read nothing.
+            // A device that can may still be refused it, in containers. Whether other devices read
+            // what is of a pool is not certain.
             Err(error) if readers.is_empty() && !error.is_out_of_memory() => {
                 let room = DeviceMemory::pooled(&inner.stream, bytes)?;
                 inner.stream.synchronize()?;
@@ -53,16 +53,4 @@ impl Room {
             Self::Mapped(memory) => memory.bytes(),
         }
     }
-}
-
-/// The other devices whose ranks read this one's memory where it lies.
-fn readers(inner: &Inner) -> Result<Vec<Device>, CudaError> {
-    if inner.way != Way::Together {
-        return Ok(Vec::new());
-    }
-    let own = inner.context.device();
-    let mut devices = own.cuda.devices()?;
-    let has_rank = |ordinal: u32| inner.cards.iter().any(|card| card.ordinal == ordinal);
-    devices.retain(|device| device.ordinal != own.ordinal && has_rank(device.ordinal));
-    Ok(devices)
 }

@@ -5,6 +5,7 @@ pub(super) mod card;
 pub(super) mod inbox;
 pub(super) mod parties;
 pub(super) mod reached;
+mod readers;
 pub(super) mod shown;
 
 use std::sync::Arc;
@@ -141,7 +142,9 @@ impl Met {
                 ways.insert(if is_wished { 0 } else { ways.len() }, Way::Linked);
             }
         }
-        if is_one_host {
+        // What is of another process shows by being opened whether it is reached.
+        let mut here = cards.iter().filter(|card| card.process == own.process);
+        if is_one_host && here.all(|card| reach(context, card).is_ok()) {
             ways.push(Way::Met);
         }
         for (packets, board) in self.packets.iter_mut().zip(self.group.board) {

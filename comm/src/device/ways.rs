@@ -247,7 +247,8 @@ impl Inner {
                      multiple of {size}"
                 )));
             }
-            state.ranges.of(&self.context, what, address, elems * size)?;
+            let refused = || self.refuse_unread(what, address);
+            state.ranges.of(&self.context, what, (address, elems * size), refused)?;
         }
         Ok(())
     }
@@ -320,12 +321,17 @@ impl Inner {
         imports.begin_call();
         for (peer, offer) in offers.iter().enumerate() {
             let (input_at, output_at) = offer.tells[rank];
+            let (reads, writes) = own.touched(peer as u32);
             if self.cards[peer].process == self.cards[rank].process {
+                let is_out = |needed, told| needed && !self.reads_of(peer, told);
+                if is_out(reads, input_at) || is_out(writes, output_at) {
+                    imports.tell(peer, &"this rank's device does not reach it");
+                    return None;
+                }
                 argument.input[peer] = input_at;
                 argument.output[peer] = output_at;
                 continue;
             }
-            let (reads, writes) = own.touched(peer as u32);
             let mut reached = |needed: bool, told: u64, allocation: &Allocation| {
                 if !needed {
                     return Some(0);

@@ -16,6 +16,7 @@ mod net;
 mod nodes;
 mod processes;
 mod races;
+mod reach;
 mod rows;
 mod streams;
 mod waits;

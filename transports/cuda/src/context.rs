@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::graph::Aloof;
 use crate::library::Driver;
+use crate::share::access_of;
 use crate::sys::{CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, Handle};
 use crate::{Code, Cuda, CudaError, Device, Result};
 
@@ -141,8 +142,9 @@ impl Context {
         Ok((free, total))
     }
 
-    /// Let kernels and copies of this device reach memory of `peer`, if they do not yet. It holds
-    /// for the rest of the process, whoever asked.
+    /// Let kernels and copies of this device reach memory of `peer`, if they do not yet: what
+    /// `cuMemAlloc` gives, and the device's pool, if it has one that can be opened. It holds for
+    /// the rest of the process, whoever asked.
     ///
     /// # Errors
     ///
@@ -156,9 +158,17 @@ impl Context {
         // SAFETY: both contexts are retained.
         let called = unsafe { self.driver().ctx_enable_peer_access(peer.inner.raw, 0) };
         match called.ok(format_args!("reaching device {}", peer.device().ordinal)) {
-            Err(CudaError::Call { code: Code::PEER_ACCESS_ALREADY_ENABLED, .. }) => Ok(()),
-            other => other,
+            Err(CudaError::Call { code: Code::PEER_ACCESS_ALREADY_ENABLED, .. }) => {}
+            other => other?,
         }
+        if let Ok(pool) = peer.pool() {
+            let access = access_of(self.device());
+            // Where that fails, memory of pools stays closed, which [`Context::accesses`] tells.
+            // SAFETY: the pool is its device's, and the structure outlives the call.
+            let _ = unsafe { self.driver().mem_pool_set_access(pool, &access, 1) }
+                .ok("opening a device's pool to another");
+        }
+        Ok(())
     }
 
     /// Keep what is freed to the device's pool, up to `bytes`, rather than giving it back to the

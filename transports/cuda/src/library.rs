@@ -240,6 +240,8 @@ functions! {
     mem_free_async = "cuMemFreeAsync"(address: CUdeviceptr, stream: Handle);
     mem_pool_set_attribute = "cuMemPoolSetAttribute"(
         pool: Handle, attribute: c_uint, value: *mut c_void);
+    mem_pool_set_access = "cuMemPoolSetAccess"(
+        pool: Handle, access: *const CUmemAccessDesc, count: usize);
     mem_get_address_range = "cuMemGetAddressRange_v2"(
         start: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
     mem_host_alloc = "cuMemHostAlloc"(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);

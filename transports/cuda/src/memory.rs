@@ -42,7 +42,7 @@ impl DeviceMemory {
     /// `bytes` of the device's pool, which may be used by what comes after in `stream`, and which
     /// are given back to the pool, when dropped, after what was given to `stream` before. Costs
     /// about a microsecond once the pool has grown ([`Context::keep_pooled`]). No other process
-    /// can be given it.
+    /// can be given it; other devices reach it once they reach this one ([`Context::reach`]).
     ///
     /// # Errors
     ///

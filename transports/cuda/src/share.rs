@@ -111,8 +111,7 @@ impl Shareable {
     pub fn open_to(&self, device: &Device) -> Result<()> {
         let _here = self.context.enter()?;
         let _aloof = Aloof::new(self.context.driver());
-        let location = location(device);
-        let access = CUmemAccessDesc { location, flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+        let access = access_of(device);
         // SAFETY: the range is mapped, and the structure outlives the call.
         unsafe { self.context.driver().vmm_set_access(self.address, self.mapped_bytes, &access, 1) }
             .ok("opening memory that is shared to a device")
@@ -173,6 +172,11 @@ fn owned(fd: c_int) -> Result<OwnedFd> {
     }
     // SAFETY: the driver has just opened it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// That a device may read and write.
+pub(crate) fn access_of(device: &Device) -> CUmemAccessDesc {
+    CUmemAccessDesc { location: location(device), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
 }
 
 fn location(device: &Device) -> CUmemLocation {

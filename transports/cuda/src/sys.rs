@@ -53,6 +53,7 @@ pub(crate) const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_uint = 8;
 pub(crate) const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_uint = 9;
 pub(crate) const CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: c_uint = 11;
 pub(crate) const CU_POINTER_ATTRIBUTE_RANGE_SIZE: c_uint = 12;
+pub(crate) const CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: c_uint = 16;
 
 pub(crate) const CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 0;
 pub(crate) const CU_FUNC_ATTRIBUTE_NUM_REGS: c_int = 4;

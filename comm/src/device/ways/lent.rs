@@ -180,7 +180,7 @@ impl Imports {
         }
     }
 
-    fn tell(&mut self, rank: usize, why: &dyn std::fmt::Display) {
+    pub(super) fn tell(&mut self, rank: usize, why: &dyn std::fmt::Display) {
         if !std::mem::replace(&mut self.is_told, true) {
             warn(&format!("calls go through the host, for rank {rank}'s memory: {why}"));
         }

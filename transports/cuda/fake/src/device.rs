@@ -43,12 +43,12 @@ pub(crate) fn current() -> Result<usize, Code> {
     CURRENT.with_borrow(|stack| stack.last().copied().ok_or(INVALID_CONTEXT))
 }
 
-fn of_context(context: Handle) -> Result<usize, Code> {
+pub(crate) fn of_context(context: Handle) -> Result<usize, Code> {
     let device = (context as usize).checked_sub(CONTEXT).ok_or(INVALID_CONTEXT)?;
     if device < count() { Ok(device) } else { Err(INVALID_CONTEXT) }
 }
 
-fn checked(device: c_int) -> Result<usize, Code> {
+pub(crate) fn checked(device: c_int) -> Result<usize, Code> {
     let known = usize::try_from(device).ok().filter(|device| *device < count());
     known.ok_or(INVALID_DEVICE)
 }
@@ -142,11 +142,6 @@ export! {
     }
     fn cuCtxGetDevice(target: *mut c_int) {
         put(target, current()? as c_int)
-    }
-    fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) {
-        of_context(peer)?;
-        current()?;
-        if peers() == "no" { Err(217) } else { Ok(()) }
     }
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
         current()?;

@@ -30,6 +30,7 @@
 //!   cannot be told to leave it.
 #![warn(missing_docs)]
 
+mod access;
 mod blas;
 mod compiler;
 mod cufile;

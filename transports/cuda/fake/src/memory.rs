@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::access;
 use crate::device::{count, current, memory_bytes, peers};
 use crate::graph::forbidden_in_capture;
 use crate::stream::{self, Stream};
@@ -257,9 +258,10 @@ fn put_attribute(which: c_uint, target: *mut c_void, address: u64) -> Answer {
             }
             Kind::Pinned { .. } => (1, 0),
         };
-        (kind, device, start, range.told())
+        let access = current().map_or(0, |reader| access::flags(reader, start, range));
+        (kind, device, start, range.told(), access)
     });
-    let (kind, device, start, bytes) = found.unwrap_or((0, -2, 0, 0));
+    let (kind, device, start, bytes, access) = found.unwrap_or((0, -2, 0, 0, 0));
     match which {
         2 => put(target.cast(), kind),
         7 => put(target.cast(), lock(&NUMBERS).get(&start).copied().unwrap_or(0)),
@@ -267,6 +269,7 @@ fn put_attribute(which: c_uint, target: *mut c_void, address: u64) -> Answer {
         9 => put(target.cast(), device),
         11 => put(target.cast(), start),
         12 => put(target.cast(), bytes),
+        16 => put(target.cast(), access),
         _ => Err(INVALID_VALUE),
     }
 }
@@ -300,12 +303,6 @@ export! {
         })?;
         let given = stream.given();
         lock(&FREED).push((stream, given));
-        Ok(())
-    }
-    fn cuDeviceGetDefaultMemPool(target: *mut Handle, device: c_int) {
-        put(target, (0x200 + device as usize) as Handle)
-    }
-    fn cuMemPoolSetAttribute(_pool: Handle, _which: c_uint, _value: Handle) {
         Ok(())
     }
     fn cuMemGetAddressRange_v2(start: *mut u64, bytes: *mut usize, address: u64) {

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr;
 
+use crate::access::forget;
 use crate::device::current;
 use crate::graph::forbidden_in_capture;
 use crate::memory::{Kind, Range, add, map, new_file, remove, unmap};
@@ -58,12 +59,8 @@ export! {
     fn cuMemUnmap(address: u64, _bytes: usize) {
         forbidden_in_capture()?;
         crate::stream::settle();
+        forget(address);
         remove(address).map(drop)
-    }
-    fn cuMemSetAccess(
-        _address: u64, _bytes: usize, _access: *const c_void, _count: usize,
-    ) {
-        forbidden_in_capture()
     }
     fn cuMemExportToShareableHandle(
         target: *mut c_void, handle: u64, _kind: c_uint, _flags: u64,
