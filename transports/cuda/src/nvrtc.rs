@@ -72,8 +72,9 @@ impl Compiler {
         &self.library.file
     }
 
-    /// Compile for an architecture (`sm_90`), whether or not such a device is there. Some 100 ms
-    /// and more; nothing is kept.
+    /// Compile for an architecture (`sm_90`), whether or not such a device is there; for one that
+    /// is newer than the compiler into portable code, which a driver translates as it loads it.
+    /// Some 100 ms and more; nothing is kept.
     ///
     /// # Errors
     ///

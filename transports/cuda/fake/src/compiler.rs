@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
+use crate::fault::number;
 use crate::folder::Folder;
 use crate::races;
 use crate::rewrite::rewrite;
@@ -40,6 +41,8 @@ struct Program {
 struct Made {
     log: String,
     image: Vec<u8>,
+    /// Whether it was asked for as portable code (PTX), which here is the same.
+    is_portable: bool,
 }
 
 static PROGRAMS: Table<Program> = Table::new();
@@ -62,6 +65,22 @@ pub(crate) fn program() -> Option<&'static str> {
 /// are unrolled, as NVRTC does it: products take half the time, and compiling no longer.
 const OPTIONS: [&str; 7] =
     ["-O2", "-fpeel-loops", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
+
+/// The newest architecture that it knows.
+fn newest() -> c_int {
+    number("BRIGADE_FAKE_CUDA_NEWEST", 90) as c_int
+}
+
+/// Whether code for the architecture is portable; or that there is no such architecture.
+fn is_portable(options: &[String]) -> Result<bool, String> {
+    let named = options.iter().find_map(|option| option.strip_prefix("--gpu-architecture="));
+    let (kind, arch) = named.and_then(|name| name.split_once('_')).unwrap_or(("sm", "52"));
+    let is_known = arch.parse().is_ok_and(|arch: c_int| arch <= newest());
+    match kind {
+        "sm" | "compute" if is_known => Ok(kind == "compute"),
+        _ => Err(String::from("nvrtc: error: invalid value for --gpu-architecture (-arch)")),
+    }
+}
 
 /// The image, or what the compiler wrote.
 fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
@@ -183,15 +202,17 @@ extern "C" fn nvrtcCompileProgram(
     options: *const *const c_char,
 ) -> c_int {
     let Ok(program) = PROGRAMS.find(program) else { return INVALID_PROGRAM };
-    let result = compile(&program, &texts(count, options));
+    let options = texts(count, options);
+    let result = is_portable(&options)
+        .and_then(|is_portable| Ok((compile(&program, &options)?, is_portable)));
     let mut made = lock(&program.made);
     match result {
-        Ok(image) => {
-            *made = Made { log: String::new(), image };
+        Ok((image, is_portable)) => {
+            *made = Made { log: String::new(), image, is_portable };
             SUCCESS
         }
         Err(log) => {
-            *made = Made { log, image: Vec::new() };
+            *made = Made { log, ..Made::default() };
             COMPILATION
         }
     }
@@ -207,12 +228,38 @@ extern "C" fn nvrtcGetProgramLog(program: Handle, target: *mut u8) -> c_int {
     with(program, |made| fill(&[made.log.as_bytes(), &[0]].concat(), target))
 }
 
+/// Code of this kind, if that was asked for.
+fn code(made: &Made, is_portable: bool) -> &[u8] {
+    if made.is_portable == is_portable { &made.image } else { &[] }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcGetCUBINSize(program: Handle, target: *mut usize) -> c_int {
-    with(program, |made| or_invalid(put(target, made.image.len())))
+    with(program, |made| or_invalid(put(target, code(made, false).len())))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcGetCUBIN(program: Handle, target: *mut u8) -> c_int {
-    with(program, |made| fill(&made.image, target))
+    with(program, |made| fill(code(made, false), target))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetPTXSize(program: Handle, target: *mut usize) -> c_int {
+    with(program, |made| or_invalid(put(target, code(made, true).len())))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetPTX(program: Handle, target: *mut u8) -> c_int {
+    with(program, |made| fill(code(made, true), target))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetNumSupportedArchs(target: *mut c_int) -> c_int {
+    or_invalid(put(target, 2))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetSupportedArchs(target: *mut c_int) -> c_int {
+    let archs = [52, newest()];
+    or_invalid((0..).zip(archs).try_for_each(|(at, arch)| put(target.wrapping_add(at), arch)))
 }

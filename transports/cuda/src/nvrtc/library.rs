@@ -60,6 +60,10 @@ functions! {
     log = "nvrtcGetProgramLog": fn(Handle, *mut c_char) -> NvrtcResult;
     cubin_size = "nvrtcGetCUBINSize": fn(Handle, *mut usize) -> NvrtcResult;
     cubin = "nvrtcGetCUBIN": fn(Handle, *mut c_char) -> NvrtcResult;
+    ptx_size = "nvrtcGetPTXSize": fn(Handle, *mut usize) -> NvrtcResult;
+    ptx = "nvrtcGetPTX": fn(Handle, *mut c_char) -> NvrtcResult;
+    count_archs = "nvrtcGetNumSupportedArchs": fn(*mut c_int) -> NvrtcResult;
+    archs = "nvrtcGetSupportedArchs": fn(*mut c_int) -> NvrtcResult;
     error_string = "nvrtcGetErrorString": fn(NvrtcResult) -> *const c_char;
 }
 
@@ -74,7 +78,9 @@ impl Library {
         let one_at_a_time = self.version.major < 12;
         let _turn = one_at_a_time.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         let program = Program::new(self, source)?;
-        let mut options = vec![format!("--gpu-architecture={arch}"), String::from("-std=c++17")];
+        let known = self.known_before(arch)?;
+        let target = known.map_or_else(|| arch.to_owned(), |known| format!("compute_{known}"));
+        let mut options = vec![format!("--gpu-architecture={target}"), String::from("-std=c++17")];
         options.extend(source.options.iter().map(|option| String::from(*option)));
         let options = c_strings(options.iter().map(String::as_str))?;
         let pointers: Vec<*const c_char> = options.iter().map(|text| text.as_ptr()).collect();
@@ -88,7 +94,25 @@ impl Library {
             let (kernels, arch) = (source.name.to_owned(), arch.to_owned());
             return Err(CudaError::Compile { kernels, arch, log });
         }
-        program.filled(self.cubin_size, self.cubin, "reading compiled code")
+        match known {
+            Some(_) => program.filled(self.ptx_size, self.ptx, "reading portable code"),
+            None => program.filled(self.cubin_size, self.cubin, "reading compiled code"),
+        }
+    }
+
+    /// The newest architecture that this compiler knows, if this one is newer: then there is
+    /// portable code (PTX) for that one, which the driver of the device translates as it loads it.
+    fn known_before(&self, arch: &str) -> Result<Option<c_int>> {
+        let Some(wanted) = arch.strip_prefix("sm_").and_then(|sm| sm.parse().ok()) else {
+            return Ok(None);
+        };
+        let mut count = 0;
+        // SAFETY: the pointer is to a number that outlives the call.
+        self.ok(unsafe { (self.count_archs)(&mut count) }, "asking for architectures")?;
+        let mut archs = vec![0; count.max(0) as usize];
+        // SAFETY: the list is as long as was just said.
+        self.ok(unsafe { (self.archs)(archs.as_mut_ptr()) }, "asking for architectures")?;
+        Ok(archs.into_iter().max().filter(|newest| *newest < wanted))
     }
 
     fn ok(&self, code: NvrtcResult, what: &str) -> Result<()> {
