@@ -198,9 +198,7 @@ impl Launch {
     /// Read any environment: `lookup` gives the value of a variable. Empty values count as unset.
     pub fn discover_in(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, LaunchError> {
         let env = Environment { lookup };
-        let speaks = |launcher: &&Launcher| {
-            env.has(launcher.rank) && launcher.gate.is_none_or(|gate| env.has(gate))
-        };
+        let speaks = |launcher: &&Launcher| launcher.speaks(|name| env.has(name));
         let Some(launcher) = LAUNCHERS.iter().find(speaks) else {
             return env.alone();
         };

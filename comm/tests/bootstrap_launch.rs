@@ -6,9 +6,12 @@ use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::launch::{JobSecret, Launch, LaunchError, RootAddress, RootSpec};
 
 /// What `A=1 B=2` says.
+fn variables(environment: &str) -> BTreeMap<&str, &str> {
+    environment.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect()
+}
+
 fn discover(environment: &str) -> Result<Launch, LaunchError> {
-    let pairs = environment.split_whitespace().map(|pair| pair.split_once('=').unwrap());
-    let variables: BTreeMap<_, _> = pairs.collect();
+    let variables = variables(environment);
     Launch::discover_in(&|name| variables.get(name).map(|value| (*value).to_owned()))
 }
 
@@ -44,6 +47,28 @@ fn check_error(environment: &str, words: &[&str]) {
     let error = discover(environment).expect_err(environment).to_string();
     for word in words {
         assert!(error.contains(word), "{environment}: {error:?} does not say {word:?}");
+    }
+}
+
+/// Of the launcher that started us, not of one around it; torchrun's name means the same anywhere.
+#[test]
+fn the_number_on_a_host_is_of_the_launcher_at_work() {
+    let slurm = "SLURM_STEP_ID=0 SLURM_PROCID=6 SLURM_LOCALID=3";
+    for (environment, want) in [
+        ("", None),
+        ("LOCAL_RANK=2", Some(2)),
+        ("SLURM_LOCALID=3", None),
+        (slurm, Some(3)),
+        ("BRIGADE_RANK=5 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0", None),
+        ("BRIGADE_RANK=5 LOCAL_RANK=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0", Some(1)),
+        ("BRIGADE_RANK=5 BRIGADE_LOCAL_RANK=2 LOCAL_RANK=1", Some(2)),
+        ("OMPI_COMM_WORLD_RANK=4 OMPI_COMM_WORLD_LOCAL_RANK=1", Some(1)),
+        ("PMI_RANK=4 MPI_LOCALRANKID=1", Some(1)),
+        ("PMI_RANK=4 MPI_LOCALRANKID=", None),
+    ] {
+        let variables = variables(environment);
+        let lookup = |name: &str| variables.get(name).map(|value| (*value).to_owned());
+        assert_eq!(Launch::local_rank_in(&lookup), want, "{environment}");
     }
 }
 

@@ -192,7 +192,9 @@ pub(crate) fn strategy<'a>(
     let Ways { data: stage, pace, .. } = Ways::of(&args.strategy)?;
     let sharing =
         Sharing { stage, is_ordered: args.ordered, slots: lanes.slots(), travel: args.travel() };
-    let optimizer = Optimizer::new(args.hyper, args.threads(ranks), state.steps)?;
+    let mut optimizer = Optimizer::new(args.hyper, args.threads(ranks), state.steps)?;
+    // Moments are a number of updates old in every precision.
+    optimizer.skipped = state.scale.map_or(0, LossScale::skipped);
     let optimizer = optimizer.by(args.optimizer).clipping(args.clip);
     let keep = match (args.recompute, &args.offload_activations) {
         (_, Some(_)) => Keep::LastInput,
@@ -273,6 +275,7 @@ impl<'a> Run<'a> {
             is_first,
             corpus,
             strategy,
+            scale: None,
             peak_bytes,
             start_bytes,
             disk,

@@ -252,7 +252,7 @@ impl Run<'_> {
     /// What a checkpoint of now says of itself.
     fn header(&self) -> Header {
         let (step, course) = (self.strategy.steps(), self.args.course(&self.corpus));
-        let (config, loss_scale) = (self.args.config(), self.strategy.loss_scale());
+        let (config, loss_scale) = (self.args.config(), self.strategy.loss_scale().or(self.scale));
         Header { step, config, course, loss_scale }
     }
 }

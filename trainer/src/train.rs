@@ -14,6 +14,7 @@ use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::learning_rate;
 use crate::parallel::{Batch, Groups, Strategy, Ways};
+use crate::precision::LossScale;
 use crate::records::Records;
 use crate::report::{Report, grouped, sent_and_held};
 use crate::runlog::{RankEnd, StepRecord};
@@ -130,11 +131,12 @@ fn run_among(
     let strategy = begin::strategy(args, &part, world, groups, &state, source)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
     let start_bytes = together(world, sys::take_peak)?.saturating_sub(beside_bytes);
+    let scale = state.scale;
     drop(state);
     let opened = begin::open(args, world).map_err(|error| ending.tell_early(error))?;
     let files = (corpus, opened);
     let mut run = Run::new(args, model, world, strategy, resumed, out, files);
-    (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
+    (run.scale, run.peak_bytes, run.start_bytes) = (scale, strategy_bytes, start_bytes);
     let outcome = run.all(former);
     outcome.map_err(|error| {
         run.report.clear();
@@ -160,6 +162,8 @@ pub(crate) struct Run<'a> {
     pub(crate) is_first: bool,
     pub(crate) corpus: Corpus,
     pub(crate) strategy: Box<dyn Strategy + 'a>,
+    /// That of the state it began with, which is kept for a run of f16 if this is none.
+    pub(crate) scale: Option<LossScale>,
     /// What its steps have cost in files.
     pub(crate) disk: DiskUse,
     /// What the steps should have moved.

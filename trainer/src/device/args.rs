@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::kernels::cuda::ProductFormat;
 use crate::offload::parse_bytes;
 use crate::precision::Precision;
+use brigade_comm::launch::Launch;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -60,9 +61,8 @@ impl DeviceArgs {
             _ if self.tf32 => ProductFormat::Tf32,
             _ => ProductFormat::Full,
         };
-        // Launchers say which rank of its machine this is.
-        let local = std::env::var("LOCAL_RANK").ok().and_then(|rank| rank.parse().ok());
-        let index = local.unwrap_or(rank);
+        // A host's ranks may be numbered by turns with those of others.
+        let index = Launch::local_rank().unwrap_or(rank);
         let usage = DeviceUse { index, inside, budget: self.device_budget };
         (self.device == Machine::Cuda).then_some(usage)
     }

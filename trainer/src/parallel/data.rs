@@ -215,11 +215,11 @@ impl Strategy for DataParallel<'_> {
         let _span = trace::span(Lane::Compute, "update", batch.step + 1);
         spent.loss_scale = self.scale.scale();
         self.optimizer.scale = 1.0 / spent.loss_scale;
-        self.optimizer.skipped = self.scale.skipped();
         let told = self.tell_norm(&mut spent)?;
         spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
         if self.precision == Precision::F16 {
             self.scale = self.scale.after(!spent.is_skipped);
+            self.optimizer.skipped += usize::from(spent.is_skipped);
         }
         spent.norm = spent.norm.filter(|_| !spent.is_skipped);
         self.optimizer.steps += 1;

@@ -1,8 +1,10 @@
 //! Products by cuBLAS.
 
 use super::world::{TOLERANCE, args, check, is_child_with, table, train};
+use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
 use brigade_trainer::Args;
-use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
+use brigade_trainer::kernels::cuda::{BLAS_VARIABLE, Device, Matrix, Product, ProductFormat, Room};
+use half::f16;
 use std::path::{Path, PathBuf};
 
 /// Whether this is the process of the test with this name that has cuBLAS, or is to be believed so.
@@ -45,4 +47,28 @@ fn cublas_that_is_named_and_cannot_be_used_is_an_error() {
     }
     let error = train(&args("--device cuda"), None).expect_err("there is none").to_string();
     assert!(error.contains(BLAS_VARIABLE) && error.contains("/nowhere/"), "{error}");
+}
+
+/// Whoever cuts a sum into parts must not round them to what comes out: of f16 they would overflow.
+#[test]
+fn sums_by_cublas_are_f32_all_along() {
+    if !by_cublas("blas::sums_by_cublas_are_f32_all_along") {
+        return;
+    }
+    let device = Cuda::load().unwrap().device(0).unwrap();
+    let stream = Stream::new(&Context::new(&device).unwrap()).unwrap();
+    let device = Device::new(&stream, ProductFormat::F16).unwrap();
+    let numbers = [60_000.0, 60_000.0, -60_000.0, -59_968.0, 1.0, 1.0, 1.0, 1.0, 0.0];
+    let bytes: Vec<u8> =
+        numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect();
+    let mut memory = DeviceMemory::new(stream.context(), 256).unwrap();
+    memory.write(&stream, 0, &bytes).unwrap();
+    let mut room = Room::at(memory.address());
+    let all = room.take(numbers.len(), 2);
+    let [a, b, out] = [(0..4, 4), (4..8, 1), (8..9, 1)]
+        .map(|(range, columns)| Matrix::rows(all.part(range), columns));
+    device.product(&Product::new(out, a, b, [1, 1, 4])).unwrap();
+    let mut sum = [0; 2];
+    memory.read(&stream, 16, &mut sum).unwrap();
+    assert_eq!(f16::from_le_bytes(sum).to_f32(), 32.0);
 }

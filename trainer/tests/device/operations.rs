@@ -4,12 +4,14 @@ mod attention;
 mod mixture;
 
 use super::blas::by_cublas;
+use super::world::is_child_with;
 use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
 use brigade_trainer::kernels::cuda::{
-    Columns, Device, Matrix, Norm, Product, ProductFormat, Room, SQUARES, View,
+    AdamWStep, Columns, Device, Matrix, Norm, Product, ProductFormat, Room, SQUARES, View,
 };
 use brigade_trainer::kernels::{Cpu, Heads, Kernels};
+use std::path::Path;
 
 const SEED: u64 = 1851;
 /// Of the largest number of an output.
@@ -25,12 +27,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::with(8 << 20, ProductFormat::Full)
+    }
+
+    fn with(bytes: usize, inside: ProductFormat) -> Rig {
         let _beside = beside();
         let device = Cuda::load().unwrap().device(0).unwrap();
         let stream = Stream::new(&Context::new(&device).unwrap()).unwrap();
-        let memory = DeviceMemory::new(stream.context(), 8 << 20).unwrap();
+        let memory = DeviceMemory::new(stream.context(), bytes).unwrap();
         let room = Room::at(memory.address());
-        let device = Device::new(&stream, ProductFormat::Full).unwrap();
+        let device = Device::new(&stream, inside).unwrap();
         println!("seed {SEED}, {}", device.describe());
         Rig { device, memory, room, rng: fastrand::Rng::with_seed(SEED) }
     }
@@ -108,6 +114,22 @@ fn norms_agree() {
     rig.check("norm's dx", dx_there, &dx);
     rig.check("norm's dgain", there[0], &dgain);
     rig.check("norm's dbias", there[1], &dbias);
+}
+
+/// A grid has 65 535 blocks along its second dimension, too, of 64 rows or columns each.
+#[test]
+fn a_product_of_more_rows_than_a_grid_is_high_agrees() {
+    if !has_device() {
+        return;
+    }
+    let rows = 65_535 * 64 + 70;
+    let mut rig = Rig::with(10 * rows, ProductFormat::Full);
+    let ((a, a_there), (b, b_there)) = (rig.random(rows), rig.random(1));
+    let want: Vec<f32> = a.iter().map(|a| a * b[0]).collect();
+    let there = rig.unwritten(rows);
+    let [out, a, b] = [there, a_there, b_there].map(|view| Matrix::rows(view, 1));
+    rig.device.product(&Product::new(out, a, b, [rows, 1, 1])).unwrap();
+    rig.check("rows", there, &want);
 }
 
 /// A grid has 65 535 blocks along its third dimension, one for each product.
@@ -294,6 +316,37 @@ fn gelu_agrees() {
     Cpu.gelu_backward(&mut dy, &x);
     rig.device.gelu_backward(dy_there, x_there).unwrap();
     rig.check("GELU's dx", dy_there, &dy);
+}
+
+/// With a compiler that adds products unrounded, as a device's does.
+#[test]
+fn adamw_has_the_bits_of_the_host() {
+    let name = "operations::adamw_has_the_bits_of_the_host";
+    if !has_device() || !is_child_with(&[("BRIGADE_FAKE_CUDA_CONTRACTS", Path::new("1"))], name) {
+        return;
+    }
+    let (mut rig, len) = (Rig::new(), 10_007);
+    let [mut params, mut mean, grads] = [(); 3].map(|()| rig.random(len));
+    let mut square = rig.random(len);
+    square.0.iter_mut().for_each(|number| *number = number.abs());
+    square.1 = rig.put(bytemuck::cast_slice(&square.0), len);
+    let (scale, beta1, beta2, eps, rate, root, shrink) = (0.7, 0.9, 0.999, 1e-8, 3e-3, 1.7, 0.9997);
+    let step = AdamWStep { scale, beta1, beta2, eps, rate, root, shrink };
+    rig.device.adamw(&step, [params.1, mean.1, square.1, grads.1], None).unwrap();
+    // As it is written, Rust rounds every operation.
+    for at in 0..len {
+        let g = grads.0[at] * scale;
+        let (m, s) = (&mut mean.0[at], &mut square.0[at]);
+        *m = beta1 * *m + (1.0 - beta1) * g;
+        *s = beta2 * *s + (1.0 - beta2) * g * g;
+        params.0[at] = params.0[at] * shrink - rate * *m / (s.sqrt() * root + eps);
+    }
+    for (what, (want, there)) in [("mean", mean), ("square", square), ("parameters", params)] {
+        let want: Vec<u32> = want.into_iter().map(f32::to_bits).collect();
+        let got = rig.whole(there);
+        let astray = got.iter().zip(&want).filter(|(got, want)| got != want).count();
+        assert_eq!(astray, 0, "{what}");
+    }
 }
 
 /// Of numbers of all sizes, and of some that are none.

@@ -138,6 +138,7 @@ fn what_overflows_at_every_scale_ends_the_run_and_is_counted_until_then() {
     let some = folder.bytes("some");
     let text = br#"\"scale\":8192.0,\"steps\":0,\"skipped\":3"#;
     assert!(some.windows(text.len()).any(|bytes| bytes == text), "three steps, none made");
+    check_count_in_f32(&folder, &some);
     let on = Args { resume: folder.file("some"), ..all };
     let problem = train(&on, None).unwrap_err().to_string();
     assert!(problem.starts_with("a gradient overflows f16 at step "), "{problem}");
@@ -145,6 +146,23 @@ fn what_overflows_at_every_scale_ends_the_run_and_is_counted_until_then() {
         let problem = end.map(drop).unwrap_err();
         assert!(problem.to_string().contains("a gradient overflows f16 at step "), "{problem}");
     }
+}
+
+/// Going on in f32, three of the four steps are no updates either, nor in what that run writes.
+fn check_count_in_f32(folder: &Folder, some: &[u8]) {
+    let [known, lost] = [br#"\"skipped\":3"#, br#"\"skipped\":0"#];
+    let at = some.windows(known.len()).position(|bytes| bytes == known).unwrap();
+    let small = multiplied(some, 1.0 / 60_000.0);
+    let lost = [&small[..at], lost, &small[at + lost.len()..]].concat();
+    let [known, lost] = [("known", small), ("lost", lost)].map(|(name, bytes)| {
+        std::fs::write(folder.0.join(name), bytes).unwrap();
+        let from = Args { resume: folder.file(name), ..args("--steps 40 --precision f32") };
+        let to = folder.file("on");
+        train(&Args { checkpoint: to, stop_at: Some(5), ..from }, None).unwrap();
+        folder.bytes("on")
+    });
+    assert!(known.windows(12).any(|bytes| bytes == br#"\"skipped\":3"#), "it is kept");
+    assert!(known[known.len() - 4000..] != lost[lost.len() - 4000..], "it counts");
 }
 
 /// One update in a world of threads: whether it was made, and the parameters after it. On rank 1

@@ -23,6 +23,8 @@ const CUDA_R_16F: c_int = 2;
 const CUDA_R_16BF: c_int = 14;
 const CUBLAS_COMPUTE_32F: c_int = 68;
 const CUBLAS_COMPUTE_32F_FAST_TF32: c_int = 77;
+/// Sums that are cut into parts are added up as they were made, not in the type of what comes out.
+const CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: c_int = 16;
 const CUBLAS_GEMM_DEFAULT: c_int = -1;
 
 /// What a product gives the stream, generously: parts of a sum are multiplied, and then added up.
@@ -32,6 +34,7 @@ type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Destroy = unsafe extern "C" fn(Handle) -> c_int;
 type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
+type SetMathMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
 type Gemm = unsafe extern "C" fn(
     handle: Handle,
     turn_a: c_int,
@@ -81,11 +84,12 @@ impl Blas {
         let (library, _) = open(stream.context().device().cuda.version())?;
         let missing = |error: libloading::Error| error.to_string();
         // SAFETY: these are the functions' types in cublas_api.h, in versions 12 and 13.
-        let (create, destroy, set_stream, gemm) = unsafe {
+        let (create, destroy, set_stream, set_math, gemm) = unsafe {
             (
                 *library.get::<Create>(b"cublasCreate_v2\0").map_err(missing)?,
                 *library.get::<Destroy>(b"cublasDestroy_v2\0").map_err(missing)?,
                 *library.get::<SetStream>(b"cublasSetStream_v2\0").map_err(missing)?,
+                *library.get::<SetMathMode>(b"cublasSetMathMode\0").map_err(missing)?,
                 *library.get::<Gemm>(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
             )
         };
@@ -107,8 +111,13 @@ impl Blas {
         let blas = Blas { handle, stream, gemm, destroy, compute, narrow };
         // SAFETY: handle and stream are alive, and `blas` keeps both.
         match unsafe { set_stream(handle, blas.stream.raw()) } {
+            0 => {}
+            status => return Err(format!("cublasSetStream said {status}")),
+        }
+        // SAFETY: the handle is alive.
+        match unsafe { set_math(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) } {
             0 => Ok(blas),
-            status => Err(format!("cublasSetStream said {status}")),
+            status => Err(format!("cublasSetMathMode said {status}")),
         }
     }
 

@@ -120,15 +120,19 @@ extern "C" __global__ void squares(u64* sums, const float* x, u64 len) {
 }
 
 // AdamW (Loshchilov and Hutter 2019) with its constants made for one step, as on the host. narrow:
-// what products read, or nothing where that is the parameters themselves.
+// what products read, or nothing where that is the parameters themselves. Every operation is rounded,
+// since other ranks or runs may update on their hosts: a compiler would add products unrounded.
 extern "C" __global__ void adamw(
     float* params, act* narrow, float* mean, float* square, const float* grads, u64 len,
     float scale, float beta1, float beta2, float eps, float rate, float root, float shrink) {
     for (u64 at = first_element(); at < len; at += stride_of_elements()) {
-        float g = grads[at] * scale;
-        float m = beta1 * mean[at] + (1.0f - beta1) * g;
-        float s = beta2 * square[at] + (1.0f - beta2) * g * g;
-        float p = params[at] * shrink - rate * m / (sqrtf(s) * root + eps);
+        float g = rounded_product(grads[at], scale);
+        float fresh = rounded_product(1.0f - beta1, g);
+        float fresh_square = rounded_product(rounded_product(1.0f - beta2, g), g);
+        float m = rounded_product(beta1, mean[at]) + fresh;
+        float s = rounded_product(beta2, square[at]) + fresh_square;
+        float move = rounded_product(rate, m) / (rounded_product(sqrtf(s), root) + eps);
+        float p = rounded_product(params[at], shrink) - move;
         mean[at] = m;
         square[at] = s;
         params[at] = p;

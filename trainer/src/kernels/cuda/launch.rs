@@ -138,7 +138,7 @@ impl Device {
         for first in (0..count).step_by(PRODUCTS_MAX) {
             let products = narrow(PRODUCTS_MAX.min(count - first));
             let launch = Launch {
-                grid: [tiles(shape[1]), tiles(shape[0]), products],
+                grid: [tiles(shape[0]), tiles(shape[1]), products],
                 block: [self.threads_max, 1, 1],
                 shared_bytes: 0,
                 is_cooperative: false,

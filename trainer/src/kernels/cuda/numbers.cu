@@ -53,6 +53,9 @@ __device__ inline float wide(f16 narrow) { return to_float(narrow); }
 __device__ inline void put(f16* to, float number) { *to = from_float<f16>(number); }
 #endif
 
+// What is added to this has been rounded before.
+__device__ inline float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+
 // Places of a sum that has not been rounded, as the host has it.
 enum { DIGITS = 19 };
 

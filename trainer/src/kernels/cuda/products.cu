@@ -12,7 +12,8 @@ __device__ void product(
     float scale, u32 flags) {
     __shared__ float a_tile[DEEP][TILE + 4];
     __shared__ float b_tile[DEEP][TILE + 4];
-    u32 row0 = blockIdx.y * TILE, column0 = blockIdx.x * TILE;
+    // Of rows there may be more than a grid has blocks along its second dimension.
+    u32 row0 = blockIdx.x * TILE, column0 = blockIdx.y * TILE;
     bool is_a_turned = flags & 1, is_b_turned = flags & 2, is_added = flags & 4;
     for (u32 part = threadIdx.x; part < 256; part += blockDim.x) {
         u32 row = part / 16 * 4, column = part % 16 * 4;

@@ -175,7 +175,6 @@ impl Streamed<'_> {
 
         let begun = Instant::now();
         self.optimizer.scale = 1.0 / spent.loss_scale;
-        self.optimizer.skipped = self.scale.skipped();
         let mut waited = Duration::ZERO;
         if let Some(clip) = &self.clip {
             let mine = self.shards.squares(|tensor| clip.counts(tensor))?;
@@ -185,6 +184,7 @@ impl Streamed<'_> {
         spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
         if self.precision == Precision::F16 {
             self.scale = self.scale.after(!spent.is_skipped);
+            self.optimizer.skipped += usize::from(spent.is_skipped);
         }
         spent.norm = spent.norm.filter(|_| !spent.is_skipped);
         self.optimizer.steps += 1;

@@ -5,6 +5,7 @@
 use half::{bf16, f16};
 use std::ffi::{c_int, c_longlong, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::current;
 use crate::stream;
@@ -16,9 +17,11 @@ const F32: c_int = 0;
 const F16: c_int = 2;
 const BF16: c_int = 14;
 
-/// A handle: the stream that its products go into.
+/// A handle: the stream that its products go into, and whether their sums may be in parts that are
+/// added up in the type of what comes out.
 struct Blas {
     stream: Mutex<u64>,
+    rounds: AtomicBool,
 }
 
 static HANDLES: Table<Blas> = Table::new();
@@ -60,6 +63,15 @@ impl Matrix {
         }
     }
 
+    /// The number that it would have of this one.
+    fn rounded(&self, number: f32) -> f32 {
+        match self.kind {
+            F32 => number,
+            F16 => f16::from_f32(number).to_f32(),
+            _ => bf16::from_f32(number).to_f32(),
+        }
+    }
+
     fn write(&self, place: u64, number: f32) {
         // SAFETY: as above, and nobody else uses what is written.
         unsafe {
@@ -72,14 +84,21 @@ impl Matrix {
     }
 }
 
-/// c = alpha a b + beta c, with a: [m x k], b: [k x n].
-fn multiply([a, b, c]: [Matrix; 3], [m, n, k]: [usize; 3], [alpha, beta]: [f32; 2], count: i64) {
+/// c = alpha a b + beta c, with a: [m x k], b: [k x n]. Sums that are `cut` are of two halves.
+fn multiply(
+    [a, b, c]: [Matrix; 3],
+    [m, n, k]: [usize; 3],
+    [alpha, beta]: [f32; 2],
+    count: i64,
+    cut: bool,
+) {
     for product in 0..count {
         for (row, column) in (0..n).flat_map(|column| (0..m).map(move |row| (row, column))) {
             let part = |at: usize| {
                 a.read(a.place(product, row, at)) * b.read(b.place(product, at, column))
             };
-            let sum: f32 = (0..k).map(part).sum();
+            let half = if cut { k / 2 } else { 0 };
+            let sum = c.rounded((0..half).map(part).sum()) + (half..k).map(part).sum::<f32>();
             let to = c.place(product, row, column);
             // What is there is not looked at where it does not count: it may be no number.
             let before = if beta == 0.0 { 0.0 } else { beta * c.read(to) };
@@ -94,7 +113,7 @@ const PRODUCTS_MAX: c_int = 65_535;
 export! {
     fn cublasCreate_v2(target: *mut Handle) {
         stream::wait_for_device(current()?);
-        put(target, HANDLES.add(Blas { stream: Mutex::new(0) }))
+        put(target, HANDLES.add(Blas { stream: Mutex::new(0), rounds: AtomicBool::new(true) }))
     }
     fn cublasDestroy_v2(handle: Handle) {
         stream::wait_for_device(current()?);
@@ -102,6 +121,10 @@ export! {
     }
     fn cublasSetStream_v2(handle: Handle, stream: Handle) {
         *lock(&HANDLES.find(handle)?.stream) = stream as u64;
+        Ok(())
+    }
+    fn cublasSetMathMode(handle: Handle, mode: c_int) {
+        HANDLES.find(handle)?.rounds.store(mode & 16 == 0, Ordering::Relaxed);
         Ok(())
     }
     fn cublasGemmStridedBatchedEx(
@@ -128,12 +151,14 @@ export! {
         if a_kind != b_kind || count > PRODUCTS_MAX || (a_kind == F32 && c_kind != F32) {
             return Err(NOT_SUPPORTED);
         }
-        let stream = stream::find(*lock(&HANDLES.find(handle)?.stream) as Handle)?;
+        let handle = HANDLES.find(handle)?;
+        let stream = stream::find(*lock(&handle.stream) as Handle)?;
+        let cut = handle.rounds.load(Ordering::Relaxed);
         load([turn_a, turn_b, a_kind, c_kind])?;
         // SAFETY: the caller owes two numbers of f32.
         let scales = unsafe { [alpha.cast::<f32>().read(), beta.cast::<f32>().read()] };
         let shape = [m, n, k].map(|side| side as usize);
-        stream.submit(move || multiply(all, shape, scales, i64::from(count)))
+        stream.submit(move || multiply(all, shape, scales, i64::from(count), cut))
     }
 }
 

@@ -60,9 +60,10 @@ pub(crate) fn program() -> Option<&'static str> {
 }
 
 /// Operations as they stand: each is rounded, and so it is in tests' references. NVRTC makes one
-/// rounding of a product that is added, unless it is told not to (`--fmad=false`, which is the only
-/// thing here): what is compiled without that may differ from this in the last bits. Short loops
-/// are unrolled, as NVRTC does it: products take half the time, and compiling no longer.
+/// rounding of a product that is added, unless it is told not to (`--fmad=false`): what is compiled
+/// without that may differ from this in the last bits, and does here when a test asks for it
+/// ([`contraction`]). Short loops are unrolled, as NVRTC does it: products take half the time, and
+/// compiling no longer.
 const OPTIONS: [&str; 7] =
     ["-O2", "-fpeel-loops", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
 
@@ -82,6 +83,23 @@ fn is_portable(options: &[String]) -> Result<bool, String> {
     }
 }
 
+/// Options by which products are added unrounded, if a test asks for what NVRTC does and kernels
+/// do not forbid it; nothing changes on a processor that cannot.
+fn contraction(options: &[String]) -> &'static [&'static str] {
+    if !contracts() || options.iter().any(|option| option == "--fmad=false") {
+        return &[];
+    }
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        return &["-ffp-contract=fast", "-mfma"];
+    }
+    &["-ffp-contract=fast"]
+}
+
+fn contracts() -> bool {
+    number("BRIGADE_FAKE_CUDA_CONTRACTS", 0) != 0
+}
+
 /// The image, or what the compiler wrote.
 fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     let io = |error: std::io::Error| format!("the fake compiler needs a folder: {error}");
@@ -98,6 +116,7 @@ fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     let mut first = vec![String::from("-E"), String::from("-include"), String::from("cpu.h")];
     first.extend(defines.cloned());
     let mut second = OPTIONS.map(String::from).to_vec();
+    second.extend(contraction(options).iter().map(|option| String::from(*option)));
     if races::is_seen() {
         first.extend(races::OPTIONS.map(String::from));
         second.extend(races::OPTIONS.map(String::from));
@@ -161,7 +180,7 @@ fn or_invalid(put: Result<(), u32>) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     let mut hasher = DefaultHasher::new();
-    (CPU, OPTIONS, races::OPTIONS, races::is_seen()).hash(&mut hasher);
+    (CPU, OPTIONS, races::OPTIONS, races::is_seen(), contracts()).hash(&mut hasher);
     let ours = (hasher.finish() & 0xf_ffff) as c_int;
     or_invalid(put(major, 99).and_then(|()| put(minor, ours)))
 }

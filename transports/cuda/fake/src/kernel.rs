@@ -153,6 +153,9 @@ fn launch(
     if blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > SHARED_BYTES_USUAL {
         return Err(INVALID_VALUE);
     }
+    if grid[1].max(grid[2]) > 65_535 || block[2] > 64 {
+        return Err(INVALID_VALUE);
+    }
     if is_cooperative && blocks > (MULTIPROCESSORS * BLOCKS_PER_MULTIPROCESSOR) as u64 {
         return Err(720);
     }

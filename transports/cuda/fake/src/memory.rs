@@ -127,9 +127,9 @@ fn allocate(device: usize, bytes: usize, is_pooled: bool) -> Result<u64, Code> {
     }
     let file = new_file(whole(bytes))?;
     let start = map(&file, whole(bytes), 0)?;
-    // Fresh memory holds anything on a device; a pattern finds who relies on zeroes.
+    // Fresh memory holds anything on a device: what is no number, of any type, finds who adds to it.
     // SAFETY: just mapped, and this long.
-    unsafe { ptr::write_bytes(start as *mut u8, 0xa5, bytes) };
+    unsafe { ptr::write_bytes(start as *mut u8, 0xff, bytes) };
     add(start, Range { bytes, kind: Kind::Device { device, file, is_pooled } });
     Ok(start)
 }
