@@ -90,7 +90,11 @@ impl Hub {
             watches.push(Watch::new(self.bell.ear(), false));
         }
         let timeout = self.due().map(|due| due.saturating_duration_since(Instant::now()));
-        if poll(&mut watches, timeout).is_err() {
+        if let Err(error) = poll(&mut watches, timeout) {
+            let why = "ends, as it cannot wait for its connections any longer: poll";
+            let why = format!("the root at {} {why}: {error}", self.place);
+            warn(&why);
+            self.farewell(&why);
             return false;
         }
         let (conns, others) = watches.split_at(self.conns.len());
@@ -105,7 +109,7 @@ impl Hub {
         self.flush();
         self.conns.retain(|conn| !conn.dead);
         if self.bell.has_rung() && self.may_end(Instant::now()) {
-            self.farewell();
+            self.farewell("the root was closed");
             return false;
         }
         match &self.stage {
@@ -367,12 +371,13 @@ impl Hub {
         }
     }
 
-    /// Last words to everybody, for as long as they take but not for ever.
-    fn farewell(&mut self) {
+    /// Last words to everybody, for as long as they take but not for ever. `why` it ends, for those
+    /// who have not joined.
+    fn farewell(&mut self, why: &str) {
         let until = Instant::now() + FAREWELL;
         match &self.stage {
             Stage::Gathering(roster) => {
-                let why = format!("the root was closed: {}", roster.missing());
+                let why = format!("{why}: {}", roster.missing());
                 self.fail(Failure { kind: Refusal::RootClosed, why }, Instant::now());
             }
             Stage::Sitting(_) => self.dispatch(vec![(Audience::All, Frame::RootEnds)]),

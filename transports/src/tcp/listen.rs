@@ -140,7 +140,8 @@ impl Drop for Listener {
     }
 }
 
-/// Accept until the other end of `stopped` is dropped.
+/// Accept until the other end of `stopped` is dropped. Should the system refuse to wait for that,
+/// whoever waits for a link hears of it.
 fn serve(listening: &[OursAlone<Socket>], stopped: &UnixStream, shared: &Arc<Shared>) {
     let fds: Vec<_> = listening
         .iter()
@@ -149,7 +150,13 @@ fn serve(listening: &[OursAlone<Socket>], stopped: &UnixStream, shared: &Arc<Sha
         .collect();
     let mut callers = VecDeque::new();
     loop {
-        let Ok(ready) = sys::poll(&fds, libc::POLLIN, -1) else { return };
+        let ready = match sys::poll(&fds, libc::POLLIN, -1) {
+            Ok(ready) => ready,
+            Err(error) => {
+                shared.links.fail(TransportError::from_io("poll", &error, "listening for peers"));
+                break;
+            }
+        };
         if ready[listening.len()] {
             break;
         }

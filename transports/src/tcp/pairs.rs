@@ -19,6 +19,7 @@ use socket2::Socket;
 use super::handshake::{self, Answer, Hello};
 use super::link::{Link, Proved};
 use super::patience::{LOOK, Patience};
+use crate::TransportError;
 use crate::sys::{Changes, Epoll};
 
 /// The link to one peer in one communicator, from before it stands.
@@ -164,6 +165,8 @@ const LEFT_MAX: usize = 1 << 14;
 #[derive(Default)]
 pub(super) struct Links {
     groups: Mutex<Groups>,
+    /// Why no more sockets are filed, once that is so.
+    failure: OnceLock<TransportError>,
 }
 
 #[derive(Default)]
@@ -237,6 +240,24 @@ impl Links {
         match pair.arrive(hello, proved, until)? {
             Some(link) => self.stands(hello.group, &link),
             None => Ok(()),
+        }
+    }
+
+    /// From now on nobody files anything here.
+    pub(super) fn fail(&self, why: TransportError) {
+        // The first reason counts.
+        let _ = self.failure.set(why);
+    }
+
+    /// Whether each link of `group` that was asked for stands, or may still come. One load, unless
+    /// none comes any more.
+    pub(super) fn check(&self, group: u64) -> Result<(), TransportError> {
+        let Some(failure) = self.failure.get() else { return Ok(()) };
+        let groups = self.lock();
+        let mut pairs = groups.joined.get(&group).into_iter().flat_map(|it| it.pairs.values());
+        match pairs.all(|pair| pair.link().is_some()) {
+            true => Ok(()),
+            false => Err(failure.clone()),
         }
     }
 

@@ -154,7 +154,7 @@ impl Endpoint for TcpEndpoint {
     fn check(&mut self) -> Result<(), TransportError> {
         // A dead peer's sockets are closed by its kernel, which rings and shows in push and pull.
         // A closed socket on which nothing is awaited is no fault: its owner may just be done.
-        Ok(())
+        self.shared.links.check(self.group)
     }
 
     fn windows(&mut self) -> Option<&mut dyn Windows> {

@@ -3,12 +3,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use brigade_transports::tcp::{Settings, Tcp};
 use brigade_transports::{Group, Transport};
+use socket2::{Domain, Socket, Type};
 
 use crate::streams::free_ports;
 
@@ -130,4 +131,45 @@ fn a_limit_that_cannot_be_raised_leaves_the_processor_to_others_until_a_file_is_
     crowded.leave(8);
     crowded.dial();
     drop(waiting);
+}
+
+const DEAF: &str = "BRIGADE_TEST_TCP_DEAF";
+
+/// A rank that waits for its peer while its listener cannot wait for callers any more: alone in its
+/// process, as no other test shall have so few files. Without the variable this is an empty test.
+#[test]
+fn wait_behind_a_listener_that_fails() {
+    if std::env::var(DEAF).is_err() {
+        return;
+    }
+    let port = *free_ports(1).start();
+    let settings = Settings { ports: Some(port..=port), ..Settings::default() };
+    let [own, peer] = [settings, Settings::default()].map(|it| Tcp::new(it).open(SECRET).unwrap());
+    let cards = [own.card(), peer.card()];
+    let cards = [Some(&cards[0][..]), Some(&cards[1][..])];
+    let deadline = Instant::now() + PATIENCE;
+    let mut endpoint = own.join(&Group { id: 1, me: 0, cards: &cards, deadline }).unwrap();
+    let mut wire = endpoint.receiver(1).unwrap();
+    let caller = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let id = std::process::id().to_string();
+    let limited = Command::new("prlimit").args(["--nofile=1:1", "--pid", &id]).status();
+    assert!(limited.expect("util-linux is installed").success());
+    assert_eq!(endpoint.check(), Ok(()), "it sleeps");
+    // It wakes, has no file for who calls, and goes to sleep again.
+    caller.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
+    while let (Ok(()), true) = (endpoint.check(), Instant::now() < deadline) {
+        assert_eq!(wire.pull_into(&mut [0; 8]), Ok(0));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("end: {}", endpoint.check().expect_err("nobody can call any more"));
+}
+
+#[test]
+fn who_waits_for_a_peer_hears_that_the_listener_has_failed() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "files::wait_behind_a_listener_that_fails", "--nocapture"]);
+    let output = command.env(DEAF, "1").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("end: poll failed (Invalid argument"), "{said}");
+    assert!(said.contains("listening for peers"), "{said}");
 }

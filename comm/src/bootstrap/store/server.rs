@@ -13,6 +13,7 @@ use brigade_transports::opened;
 use super::super::sys::{Watch, poll};
 use super::book::{Answers, Book, Client};
 use super::request::Request;
+use crate::say::warn;
 
 /// How many clients there can be; more wait in the kernel.
 const CLIENTS_MAX: usize = 8192;
@@ -114,7 +115,11 @@ impl Service {
             let strangers = self.clients.values().filter(|line| !line.is_known);
             let due = strangers.map(|line| line.since + PATIENCE).min();
             let nap = due.map(|due| due.saturating_duration_since(Instant::now()));
-            if poll(&mut watches, nap).is_err() || watches[0].happened() {
+            if let Err(error) = poll(&mut watches, nap) {
+                let why = "ends, as it cannot wait for its clients any longer: poll";
+                return warn(&format!("the store {}{why}: {error}", self.place()));
+            }
+            if watches[0].happened() {
                 return;
             }
             let happened = |at: usize| watches[at].happened();
@@ -127,6 +132,11 @@ impl Service {
             self.bound_boxes();
             self.part();
         }
+    }
+
+    /// Where it listens, in words that others follow.
+    fn place(&self) -> String {
+        self.listener.local_addr().map_or(String::new(), |address| format!("at {address} "))
     }
 
     /// Let one client in.
