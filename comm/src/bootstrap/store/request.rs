@@ -35,6 +35,17 @@ pub(super) enum Request {
     Barrier(Text, i64),
 }
 
+/// What is known of a request of which more is to come.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// How many bytes it has at least.
+    bytes: usize,
+    /// Of the keys and values of one that has many, how many are there, and how many bytes of the
+    /// request lead up to their end.
+    texts: u64,
+    up_to: usize,
+}
+
 /// Why there is no request yet.
 enum Short {
     /// The rest has not come: so many bytes at least must be there for it.
@@ -44,26 +55,26 @@ enum Short {
 }
 
 impl Request {
-    /// Take the first request out of what has arrived, if it is whole. `wanted`: how many bytes it
-    /// has at least, as found the last time, so that a long one is not read again for each piece of
-    /// it; 0 in the beginning. Errors: it is none.
+    /// Take the first request out of what has arrived, if it is whole. `begun`: what was found of
+    /// it the last time, so that a long one is not read again for each piece of it. Errors: it is
+    /// none.
     pub(super) fn take(
         inbox: &mut Vec<u8>,
-        wanted: &mut usize,
+        begun: &mut Begun,
     ) -> Result<Option<Request>, &'static str> {
-        if inbox.len() < *wanted {
+        if inbox.len() < begun.bytes {
             return Ok(None);
         }
-        let mut reader = Reader { rest: inbox, used: 0 };
+        let mut reader = Reader { all: inbox, rest: inbox, used: 0, begun };
         match reader.request() {
             Ok(request) => {
                 let used = reader.used;
                 inbox.drain(..used);
-                *wanted = 0;
+                *begun = Begun::default();
                 Ok(Some(request))
             }
             Err(Short::More(bytes)) => {
-                *wanted = bytes;
+                begun.bytes = bytes;
                 Ok(None)
             }
             Err(Short::Wrong(what)) => Err(what),
@@ -73,8 +84,10 @@ impl Request {
 
 /// What is left to be read.
 struct Reader<'a> {
+    all: &'a [u8],
     rest: &'a [u8],
     used: usize,
+    begun: &'a mut Begun,
 }
 
 impl<'a> Reader<'a> {
@@ -89,13 +102,15 @@ impl<'a> Reader<'a> {
             }
             number::GET => Request::Get(self.key()?),
             number::ADD => Request::Add(self.key()?, i64::from_le_bytes(self.array()?)),
-            number::CHECK => Request::Check(self.many(Self::key)?),
-            number::WAIT => Request::Wait(self.many(Self::key)?),
+            number::CHECK => Request::Check(self.many(1, Self::key)?),
+            number::WAIT => Request::Wait(self.many(1, Self::key)?),
             number::COUNT => Request::Count,
             number::DELETE => Request::Delete(self.key()?),
             number::APPEND => Request::Append(self.key()?, self.value()?),
-            number::MULTI_GET => Request::MultiGet(self.many(Self::key)?),
-            number::MULTI_SET => Request::MultiSet(self.many(|it| Ok((it.key()?, it.value()?)))?),
+            number::MULTI_GET => Request::MultiGet(self.many(1, Self::key)?),
+            number::MULTI_SET => {
+                Request::MultiSet(self.many(2, |it| Ok((it.key()?, it.value()?)))?)
+            }
             number::CANCEL_WAIT => Request::CancelWait,
             number::PING => Request::Ping(u32::from_le_bytes(self.array()?)),
             number::QUEUE_PUSH => Request::QueuePush(self.key()?, self.value()?),
@@ -134,7 +149,12 @@ impl<'a> Reader<'a> {
         self.text(VALUE_BYTES_MAX)
     }
 
-    fn many<T>(&mut self, read: impl Fn(&mut Self) -> Result<T, Short>) -> Result<Vec<T>, Short> {
+    /// Each one of so many texts.
+    fn many<T>(
+        &mut self,
+        texts: u64,
+        read: impl Fn(&mut Self) -> Result<T, Short>,
+    ) -> Result<Vec<T>, Short> {
         let count = u64::from_le_bytes(self.array()?);
         if count > KEYS_MAX {
             return Err(Short::Wrong("too many keys"));
@@ -143,7 +163,31 @@ impl<'a> Reader<'a> {
         if (self.rest.len() as u64) < 8 * count {
             return Err(Short::More(self.used + 8 * count as usize));
         }
+        self.await_texts(texts * count)?;
         (0..count).map(|_| read(self)).collect()
+    }
+
+    /// That so many texts are there, which is all that is left of the request: those that were
+    /// there the last time are not looked at again.
+    fn await_texts(&mut self, count: u64) -> Result<(), Short> {
+        let Begun { texts, up_to, .. } = self.begun;
+        *up_to = self.used.max(*up_to);
+        while *texts < count {
+            let short = |bytes: usize| Short::More(*up_to + bytes);
+            let rest = &self.all[*up_to..];
+            let length = rest.first_chunk().ok_or(short(8))?;
+            let bytes = u64::from_le_bytes(*length);
+            if bytes > VALUE_BYTES_MAX {
+                return Err(Short::Wrong("a key or a value that is too long"));
+            }
+            let bytes = 8 + bytes as usize;
+            if rest.len() < bytes {
+                return Err(short(bytes));
+            }
+            *texts += 1;
+            *up_to += bytes;
+        }
+        Ok(())
     }
 }
 
@@ -164,13 +208,16 @@ mod tests {
         bytes.extend(2_u64.to_le_bytes());
         write_text(&mut bytes, b"a");
         write_text(&mut bytes, b"b");
+        bytes.push(number::MULTI_SET);
+        bytes.extend(2_u64.to_le_bytes());
+        [b"k", b"v", b"l", b"w"].into_iter().for_each(|text| write_text(&mut bytes, text));
         bytes.push(number::ADD);
         write_text(&mut bytes, b"n");
         bytes.extend((-3_i64).to_le_bytes());
-        let (mut inbox, mut heard, mut wanted) = (Vec::new(), Vec::new(), 0);
+        let (mut inbox, mut heard, mut begun) = (Vec::new(), Vec::new(), Begun::default());
         for byte in bytes {
             inbox.push(byte);
-            heard.extend(Request::take(&mut inbox, &mut wanted).unwrap());
+            heard.extend(Request::take(&mut inbox, &mut begun).unwrap());
         }
         assert!(inbox.is_empty());
         let (key, wanted) = (b"/key".to_vec(), b"value".to_vec());
@@ -178,6 +225,7 @@ mod tests {
             Request::Validate,
             Request::CompareSet { key, expected: Vec::new(), wanted },
             Request::Wait(vec![b"a".to_vec(), b"b".to_vec()]),
+            Request::MultiSet(vec![(b"k".to_vec(), b"v".to_vec()), (b"l".to_vec(), b"w".to_vec())]),
             Request::Add(b"n".to_vec(), -3),
         ];
         assert_eq!(heard, expected);
@@ -193,10 +241,35 @@ mod tests {
         ] {
             let mut inbox = vec![kind];
             inbox.extend(length.to_le_bytes());
-            assert!(Request::take(&mut inbox, &mut 0).is_err(), "{kind}");
+            assert!(Request::take(&mut inbox, &mut Begun::default()).is_err(), "{kind}");
         }
-        assert!(Request::take(&mut vec![number::VALIDATE, 1, 2, 3, 4], &mut 0).is_err());
-        assert!(Request::take(&mut vec![19], &mut 0).is_err());
+        assert!(
+            Request::take(&mut vec![number::VALIDATE, 1, 2, 3, 4], &mut Begun::default()).is_err()
+        );
+        assert!(Request::take(&mut vec![19], &mut Begun::default()).is_err());
+    }
+
+    /// In time that grows with its bytes, not with their square: nothing is looked at twice.
+    #[test]
+    fn a_long_request_in_small_pieces_is_read_once() {
+        let mut bytes = vec![number::MULTI_SET];
+        let count = 10_000_u64;
+        bytes.extend(count.to_le_bytes());
+        for _ in 0..2 * count {
+            write_text(&mut bytes, &[7; 100]);
+        }
+        let (mut inbox, mut begun) = (Vec::new(), Begun::default());
+        for piece in bytes[..bytes.len() - 1].chunks(50) {
+            inbox.extend(piece);
+            let before = begun.texts;
+            assert_eq!(Request::take(&mut inbox, &mut begun), Ok(None));
+            assert!(begun.texts >= before);
+        }
+        assert_eq!(begun.texts, 2 * count - 1);
+        inbox.push(7);
+        let whole = Request::take(&mut inbox, &mut begun).unwrap();
+        assert!(matches!(whole, Some(Request::MultiSet(pairs)) if pairs.len() as u64 == count));
+        assert!(inbox.is_empty());
     }
 
     #[test]
@@ -209,7 +282,7 @@ mod tests {
                 .map(|_| if random.bool() { random.u8(..20) } else { 0 })
                 .collect();
             let mut left = noise.len();
-            while let Ok(Some(_)) = Request::take(&mut noise, &mut 0) {
+            while let Ok(Some(_)) = Request::take(&mut noise, &mut Begun::default()) {
                 assert!(noise.len() < left, "seed {seed}");
                 left = noise.len();
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread::{Builder, JoinHandle};
@@ -12,12 +12,14 @@ use brigade_transports::opened;
 
 use super::super::sys::{Watch, poll};
 use super::book::{Answers, Book, Client};
-use super::request::Request;
+use super::request::{Begun, Request};
 use crate::say::warn;
 
-/// How many clients there can be; more wait in the kernel.
+/// How many clients there can be; more wait in the kernel. Ranks may have nothing to say for hours:
+/// who goes where there are too many are those who have never asked for anything.
 const CLIENTS_MAX: usize = 8192;
-/// How long one may take to introduce itself.
+/// How long one may take to introduce itself, and how long one that has asked for nothing yet stays
+/// whoever waits.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request may be, and how much a client may have asked for without reading it.
 const BOX_BYTES_MAX: usize = 64 << 20;
@@ -29,8 +31,19 @@ const INTRODUCTION_BYTES: usize = 5;
 const BOXES_BYTES_MAX: usize = 2 << 30;
 /// How much is read of a client at a time.
 const READ_BYTES: usize = 64 << 10;
-/// How long nobody is let in after the system has refused one.
-const PAUSE: Duration = Duration::from_millis(20);
+/// How long nobody is let in after one could not be, unless another goes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a server bears.
+#[derive(Clone, Copy)]
+struct Bounds {
+    clients: usize,
+    boxes_bytes: usize,
+    patience: Duration,
+}
+
+const BOUNDS: Bounds =
+    Bounds { clients: CLIENTS_MAX, boxes_bytes: BOXES_BYTES_MAX, patience: PATIENCE };
 
 /// A store at work. Dropping it ends it, and hangs up on its clients.
 #[derive(Debug)]
@@ -48,15 +61,16 @@ impl StoreServer {
     ///
     /// What the system refused.
     pub fn start(listener: TcpListener) -> io::Result<StoreServer> {
-        Self::start_within(listener, BOXES_BYTES_MAX)
+        Self::start_within(listener, BOUNDS)
     }
 
-    fn start_within(listener: TcpListener, boxes_bytes_max: usize) -> io::Result<StoreServer> {
+    fn start_within(listener: TcpListener, bounds: Bounds) -> io::Result<StoreServer> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (mouth, ear) = UnixStream::pair()?;
         let (clients, book) = (HashMap::new(), Book::default());
-        let service = Service { listener, ear, clients, next: 0, book, boxes_bytes_max };
+        let (next, rest_until, has_told) = (0, None, false);
+        let service = Service { listener, ear, clients, next, book, bounds, rest_until, has_told };
         let thread = Builder::new().name("brigade-store".into()).spawn(move || service.run())?;
         Ok(StoreServer { address, mouth, thread: Some(thread) })
     }
@@ -84,18 +98,25 @@ struct Service {
     clients: HashMap<Client, Line>,
     next: Client,
     book: Book,
-    boxes_bytes_max: usize,
+    bounds: Bounds,
+    /// Until when nobody is let in.
+    rest_until: Option<Instant>,
+    /// Whether it was told that there is no room.
+    has_told: bool,
 }
 
 /// The connection of a client.
 struct Line {
     stream: TcpStream,
+    host: IpAddr,
     inbox: Vec<u8>,
-    /// How many bytes its next request has at least.
-    wanted: usize,
+    /// What is known of its next request.
+    begun: Begun,
     outbox: Vec<u8>,
     since: Instant,
     is_known: bool,
+    /// Whether it has asked for something.
+    has_asked: bool,
     is_over: bool,
 }
 
@@ -108,12 +129,14 @@ impl Service {
                 let line = &self.clients[client];
                 Watch::new(line.stream.as_fd(), !line.outbox.is_empty())
             }));
-            let has_room = self.clients.len() < CLIENTS_MAX;
-            if has_room {
+            self.rest_until.take_if(|until| *until <= Instant::now());
+            let takes_calls = self.rest_until.is_none();
+            if takes_calls {
                 watches.push(Watch::new(self.listener.as_fd(), false));
             }
             let strangers = self.clients.values().filter(|line| !line.is_known);
-            let due = strangers.map(|line| line.since + PATIENCE).min();
+            let due = strangers.map(|line| line.since + self.bounds.patience);
+            let due = due.chain(self.rest_until).min();
             let nap = due.map(|due| due.saturating_duration_since(Instant::now()));
             if let Err(error) = poll(&mut watches, nap) {
                 let why = "ends, as it cannot wait for its clients any longer: poll";
@@ -126,7 +149,7 @@ impl Service {
             for (_, client) in order.iter().enumerate().filter(|(at, _)| happened(at + 1)) {
                 self.attend(*client);
             }
-            if has_room && happened(order.len() + 1) {
+            if takes_calls && happened(order.len() + 1) {
                 self.admit();
             }
             self.bound_boxes();
@@ -141,19 +164,55 @@ impl Service {
 
     /// Let one client in.
     fn admit(&mut self) {
-        let stream = match opened(|| self.listener.accept()) {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return std::thread::sleep(PAUSE),
+        if self.clients.len() >= self.bounds.clients && !self.make_room() {
+            return self.rest("which is as many as there can be");
+        }
+        let (stream, host) = match opened(|| self.listener.accept()) {
+            Ok((stream, address)) => (stream, address.ip()),
+            Err(error) if is_later(&error) => return,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => return,
+            Err(error) => {
+                self.make_room();
+                return self.rest(&format!("and the system refuses one more: {error}"));
+            }
         };
         // One that cannot be set up is as good as one that never came.
         if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok() {
             let (inbox, outbox, since) = (Vec::new(), Vec::new(), Instant::now());
-            let (wanted, is_known, is_over) = (0, false, false);
-            let line = Line { stream, inbox, wanted, outbox, since, is_known, is_over };
+            let (begun, is_known, has_asked, is_over) = (Begun::default(), false, false, false);
+            let line =
+                Line { stream, host, inbox, begun, outbox, since, is_known, has_asked, is_over };
             self.clients.insert(self.next, line);
             self.next += 1;
         }
+    }
+
+    /// Take leave of one who has asked for nothing for so long that others count more; of a
+    /// stranger, if there is one. Whether anybody goes.
+    fn make_room(&mut self) -> bool {
+        let patience = self.bounds.patience;
+        let is_idle = |line: &&mut Line| !line.is_over && !line.has_asked;
+        let idle = self.clients.values_mut().filter(is_idle);
+        let idle = idle.filter(|line| !line.is_known || line.since.elapsed() >= patience);
+        let Some(line) = idle.min_by_key(|line| (line.is_known, line.since)) else { return false };
+        line.is_over = true;
+        true
+    }
+
+    /// Who calls now waits. People hear of it once, and from where most clients are.
+    fn rest(&mut self, why: &str) {
+        self.rest_until = Some(Instant::now() + PAUSE);
+        if std::mem::replace(&mut self.has_told, true) {
+            return;
+        }
+        let mut hosts = HashMap::<IpAddr, usize>::new();
+        self.clients.values().for_each(|line| *hosts.entry(line.host).or_default() += 1);
+        let most = hosts.iter().max_by_key(|(_, clients)| **clients);
+        let most = most.map(|(host, clients)| format!(" ({clients} of them from {host})"));
+        let (place, clients) = (self.place(), self.clients.len());
+        let most = most.unwrap_or_default();
+        let next = "who calls now waits until another goes";
+        warn(&format!("the store {place}has {clients} clients{most}, {why}: {next}"));
     }
 
     /// Read what a client says, and do it.
@@ -163,7 +222,7 @@ impl Service {
         line.read();
         while let Some(line) = self.clients.get_mut(&client).filter(|line| !line.is_over) {
             let mut answers = Answers::new();
-            match Request::take(&mut line.inbox, &mut line.wanted) {
+            match Request::take(&mut line.inbox, &mut line.begun) {
                 Ok(None) => {
                     line.is_over |= !line.is_known && line.inbox.len() >= INTRODUCTION_BYTES;
                     line.let_go_of_room();
@@ -171,6 +230,7 @@ impl Service {
                 }
                 Ok(Some(Request::Validate)) if !line.is_known => line.is_known = true,
                 Ok(Some(request)) if line.is_known => {
+                    line.has_asked |= !matches!(request, Request::Validate | Request::Ping(_));
                     if let Err(why) = self.book.serve(client, request, &mut answers) {
                         tracing::debug!(client, why, "a client of the store is sent away");
                         line.is_over = true;
@@ -193,7 +253,7 @@ impl Service {
         let held = |line: &Line| line.inbox.capacity() + line.outbox.capacity();
         let staying = self.clients.values().filter(|line| !line.is_over);
         let mut all: usize = staying.map(held).sum();
-        while all > self.boxes_bytes_max {
+        while all > self.bounds.boxes_bytes {
             let staying = self.clients.values_mut().filter(|line| !line.is_over);
             let Some(largest) = staying.max_by_key(|line| held(line)) else { return };
             largest.is_over = true;
@@ -203,14 +263,17 @@ impl Service {
 
     /// Take leave of those who have gone, and of strangers who do not introduce themselves.
     fn part(&mut self) {
-        let book = &mut self.book;
+        let (book, patience, before) = (&mut self.book, self.bounds.patience, self.clients.len());
         self.clients.retain(|client, line| {
-            let stays = !line.is_over && (line.is_known || line.since.elapsed() < PATIENCE);
+            let stays = !line.is_over && (line.is_known || line.since.elapsed() < patience);
             if !stays {
                 book.forget(*client);
             }
             stays
         });
+        if self.clients.len() < before {
+            self.rest_until = None;
+        }
     }
 }
 
@@ -259,59 +322,4 @@ fn is_later(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::super::{MAGIC, StoreClient, number};
-    use super::*;
-
-    /// The beginning of a value of 8 MiB for a key of one byte.
-    fn long_value(bytes: usize) -> Vec<u8> {
-        let mut said = vec![number::SET];
-        said.extend(1_u64.to_le_bytes());
-        said.push(b'k');
-        said.extend((8_u64 << 20).to_le_bytes());
-        said.resize(said.len() + bytes, 7);
-        said
-    }
-
-    fn call(port: u16) -> TcpStream {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE / 2)).unwrap();
-        stream
-    }
-
-    /// Whether it is hung up on, whatever else it wants to say.
-    fn is_sent_away(mut stream: TcpStream) -> bool {
-        match stream.read(&mut [0]) {
-            Ok(count) => count == 0,
-            Err(error) => !is_later(&error),
-        }
-    }
-
-    #[test]
-    fn who_has_not_introduced_itself_and_who_has_most_where_it_is_too_much_are_sent_away() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let server = StoreServer::start_within(listener, 1 << 20).unwrap();
-        let port = server.address().port();
-        let later = Instant::now() + 6 * PATIENCE;
-        let mut honest = StoreClient::connect("127.0.0.1", port, later).unwrap();
-        let mut stranger = call(port);
-        stranger.write_all(&long_value(100)).unwrap();
-        assert!(is_sent_away(stranger));
-        let known = || {
-            let mut stream = call(port);
-            stream.write_all(&[&[number::VALIDATE][..], &MAGIC.to_le_bytes()].concat()).unwrap();
-            stream
-        };
-        let (mut small, mut large) = (known(), known());
-        small.write_all(&long_value(100 << 10)).unwrap();
-        // It may be hung up on before it has said all.
-        let _ = large.write_all(&long_value(4 << 20));
-        assert!(is_sent_away(large));
-        honest.set("key", b"value", later).unwrap();
-        assert_eq!(honest.get("key", later).unwrap(), b"value");
-        small.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        assert!(!is_sent_away(small), "it has not too much");
-    }
-}
+mod tests;
