@@ -94,6 +94,9 @@ impl Communicator {
                  BRIGADE_SECRET or BRIGADE_SECRET_FILE, the same on all ranks",
             ));
         }
+        if settings.encrypt && rank == 0 && ranks > 1 {
+            launch.root.warn_of_short_secret();
+        }
         Met::meet(&launch, &settings, transports, meeting)?.join(settings)
     }
 

@@ -66,13 +66,6 @@ pub enum RootSpec {
     Store(StoreAddress),
 }
 
-impl RootSpec {
-    /// Whether nothing keeps strangers out but that they do not know the job's name.
-    pub(crate) fn is_open_to_all(&self) -> bool {
-        matches!(self, Self::Address(address) if address.secret.is_guard())
-    }
-}
-
 /// A store of PyTorch's, and the key under which the ranks of a job look there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreAddress {

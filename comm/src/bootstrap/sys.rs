@@ -10,24 +10,24 @@ use brigade_transports::opened;
 
 /// One descriptor to wait for.
 #[repr(transparent)]
-pub(super) struct Watch(libc::pollfd);
+pub(crate) struct Watch(libc::pollfd);
 
 impl Watch {
     /// Wait until `fd` can be read, and, if `write`, until it can be written.
-    pub(super) fn new(fd: BorrowedFd<'_>, write: bool) -> Self {
+    pub(crate) fn new(fd: BorrowedFd<'_>, write: bool) -> Self {
         let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
         Self(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 })
     }
 
     /// Whether anything happened, errors and hang-ups included.
-    pub(super) fn happened(&self) -> bool {
+    pub(crate) fn happened(&self) -> bool {
         self.0.revents != 0
     }
 }
 
 /// Sleep until something happens to one of `watches` or `timeout` is over. An interrupted sleep
 /// is a short one.
-pub(super) fn poll(watches: &mut [Watch], timeout: Option<Duration>) -> io::Result<()> {
+pub(crate) fn poll(watches: &mut [Watch], timeout: Option<Duration>) -> io::Result<()> {
     // Rounded up, or the last millisecond before a deadline would be spent spinning.
     let timeout_ms = timeout.map_or(-1, |timeout| {
         i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)

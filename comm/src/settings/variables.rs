@@ -31,7 +31,7 @@ const OURS: [Variable; 14] = [
     open("BRIGADE_ID_FILE", "or a file with the id, which rank 0 writes"),
     open("BRIGADE_ROOT", "or host:port, where rank 0 listens"),
     open("BRIGADE_STORE", "or host:port of a store of PyTorch's"),
-    secret("BRIGADE_SECRET", "keeps strangers out; the same on all ranks"),
+    secret("BRIGADE_SECRET", "keeps strangers out; alike on all ranks, 16 random bytes"),
     open("BRIGADE_SECRET_FILE", "or a file with it"),
     open("BRIGADE_CUDA_LIBRARY", "the file of CUDA's driver, libcuda.so.1"),
     open("BRIGADE_NVRTC", "the file of CUDA's compiler, or a folder above it"),

@@ -14,6 +14,7 @@ use brigade_comm::launch::Launch;
 use brigade_comm::{Communicator, Settings};
 use threads::Few;
 
+mod secrets;
 mod threads;
 
 /// Longer than anything here takes.
