@@ -28,6 +28,7 @@ mod vigil;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -215,6 +216,20 @@ pub fn rendezvous(
     encrypt: bool,
 ) -> Result<Joined, JoinError> {
     let patience = Patience { encrypt, ..Patience::silent(deadline) };
+    rendezvous_with(me, &mut |_| Ok(card.clone()), patience)
+}
+
+/// Like [`rendezvous`], until somebody sets `called_off`: then it ends, within a moment, with what
+/// has been in the way so far. Whoever has a seat waits for the root's word; close that.
+pub fn rendezvous_unless(
+    me: &Launch,
+    card: Vec<u8>,
+    deadline: Instant,
+    encrypt: bool,
+    called_off: Arc<AtomicBool>,
+) -> Result<Joined, JoinError> {
+    let called_off = Some(called_off);
+    let patience = Patience { encrypt, called_off, ..Patience::silent(deadline) };
     rendezvous_with(me, &mut |_| Ok(card.clone()), patience)
 }
 

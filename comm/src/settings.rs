@@ -185,7 +185,8 @@ impl Settings {
     pub(crate) fn patience_until(&self, deadline: Instant) -> Patience {
         let report_after = Some(self.report_after / JOIN_REPORT_PART);
         let Self { silence, encrypt, .. } = *self;
-        Patience { deadline, report_after, silence, encrypt, meeting: None, site: self.site() }
+        let site = self.site();
+        Patience { report_after, silence, encrypt, site, ..Patience::silent(deadline) }
     }
 
     /// Where a root may be that is opened by these settings.

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{SILENCE, Site};
@@ -32,15 +33,18 @@ pub(crate) struct Patience {
     /// What hears of the others meanwhile, for those who knew each other before: once it has a
     /// verdict there is nobody to wait for.
     pub(crate) meeting: Option<Arc<Control>>,
+    /// Set once nobody wants to meet any more.
+    pub(crate) called_off: Option<Arc<AtomicBool>>,
     /// Where a root may be that this rank opens.
     pub(crate) site: Site,
 }
 
 impl Patience {
     /// Of which nobody is told.
-    pub(super) fn silent(deadline: Instant) -> Self {
+    pub(crate) fn silent(deadline: Instant) -> Self {
         let (report_after, encrypt, meeting, site) = (None, false, None, Site::default());
-        Self { deadline, report_after, silence: SILENCE, encrypt, meeting, site }
+        let (silence, called_off) = (SILENCE, None);
+        Self { deadline, report_after, silence, encrypt, meeting, called_off, site }
     }
 }
 
@@ -107,14 +111,15 @@ pub(super) struct Vigil {
     /// When it is told for the first time, with a poor outlook.
     early: Option<Instant>,
     meeting: Option<Arc<Control>>,
+    called_off: Option<Arc<AtomicBool>>,
 }
 
 impl Vigil {
     pub(super) fn new(rank: usize, patience: Patience) -> Self {
-        let Patience { deadline, report_after, meeting, .. } = patience;
+        let Patience { deadline, report_after, meeting, called_off, .. } = patience;
         let reports = Reports::new(Instant::now(), report_after);
         let early = report_after.and_then(|after| reports.since.checked_add(after / EARLY));
-        Self { rank, deadline, reports, early, meeting }
+        Self { rank, deadline, reports, early, meeting, called_off }
     }
 
     /// A wait of which nobody is told.
@@ -126,7 +131,8 @@ impl Vigil {
         self.deadline
     }
 
-    /// Whether the wait may end before the deadline.
+    /// Whether the wait at a root may end before the deadline and without its word. Who calls it
+    /// off closes the root.
     pub(super) fn may_end(&self) -> bool {
         self.meeting.is_some()
     }
@@ -134,6 +140,7 @@ impl Vigil {
     /// Whether it has.
     pub(super) fn has_ended(&self) -> bool {
         self.meeting.as_ref().is_some_and(|meeting| meeting.verdict().is_some())
+            || self.called_off.as_ref().is_some_and(|it| it.load(Ordering::Acquire))
     }
 
     /// Until when one may wait without looking here.

@@ -7,12 +7,13 @@
 //! connection, as NCCL uses them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Answers, TryRecvError, sync_channel};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use brigade_comm::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous};
+use brigade_comm::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous_unless};
 use brigade_comm::launch::{Launch, RootSpec};
 use brigade_transports::plugin::sys::HANDLE_BYTES;
 use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, TransportError};
@@ -52,13 +53,22 @@ impl Link {
     }
 }
 
-/// A thread's answer, on its way.
-type Answer = Answers<Outcome<Link>>;
+/// A thread's answer, on its way. Once this is dropped the thread meets nobody any more.
+struct Answer {
+    link: Answers<Outcome<Link>>,
+    called_off: Arc<AtomicBool>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.called_off.store(true, Ordering::Release);
+    }
+}
 
 /// Awaits one caller.
 pub(crate) struct Listener {
     answer: Answer,
-    /// What callers find. When it is dropped, the thread that waits for one ends.
+    /// What callers find.
     _root: Root,
 }
 
@@ -108,7 +118,7 @@ pub(crate) fn connect(
 }
 
 fn poll(answer: &Answer) -> Outcome<Option<Link>> {
-    match answer.try_recv() {
+    match answer.link.try_recv() {
         Ok(link) => link.map(Some),
         Err(TryRecvError::Empty) => Ok(None),
         Err(TryRecvError::Disconnected) => {
@@ -124,23 +134,30 @@ fn start(
     rank: usize,
     patience: Duration,
 ) -> Outcome<Answer> {
-    let (tell, answer) = sync_channel(1);
+    let (tell, link) = sync_channel(1);
+    let called_off = Arc::new(AtomicBool::new(false));
+    let answer = Answer { link, called_off: Arc::clone(&called_off) };
     let meet = move || {
         // Nobody may want to know any more; then the connection ends with the channel.
-        let _ = tell.send(meet(device, &id, rank, Instant::now() + patience));
+        let _ = tell.send(meet(device, &id, rank, (Instant::now() + patience, called_off)));
     };
     let spawned = Builder::new().name("brigade-meet".into()).spawn(meet);
     spawned.map_err(|error| Fault::system(format!("no thread can be started: {error}")))?;
     Ok(answer)
 }
 
-fn meet(device: &Device, id: &UniqueId, rank: usize, deadline: Instant) -> Outcome<Link> {
+fn meet(
+    device: &Device,
+    id: &UniqueId,
+    rank: usize,
+    (deadline, called_off): (Instant, Arc<AtomicBool>),
+) -> Outcome<Link> {
     let (transport, encrypt) = (&*device.transport, device.settings.encrypt);
     let secret: [u8; 32] = Sha256::digest([&b"brigade net "[..], &id.to_bytes()].concat()).into();
     let port = transport.open(secret)?;
     let root = RootSpec::Id(id.clone());
     let launch = Launch { rank, ranks: 2, local_rank: None, root };
-    let joined = rendezvous(&launch, port.card(), deadline, encrypt)
+    let joined = rendezvous_unless(&launch, port.card(), deadline, encrypt, called_off)
         .map_err(|error| Fault::system(error.to_string()))?;
     let [first, second] = &joined.cards[..] else { unreachable!("a world of two") };
     let other = 1 - rank;
@@ -188,4 +205,33 @@ fn greet(
         return Err(Fault::remote("the other end speaks another version of the plugin"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+
+    /// How many threads are still about to meet somebody.
+    fn meeting() -> usize {
+        let threads = std::fs::read_dir("/proc/self/task").expect("the threads of this process");
+        let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+        let names = threads.filter_map(|thread| name(thread.ok()?).ok());
+        names.filter(|name| name.trim() == "brigade-meet").count()
+    }
+
+    #[test]
+    fn a_listener_that_is_closed_at_once_leaves_no_thread_behind() {
+        let Ok(device) = device::of(0) else { return println!("skipped: no transport") };
+        for pause_ms in [0, 0, 0, 0, 20, 100] {
+            let (_, listener) = Listener::open(device).unwrap_or_else(|_| panic!("it listens"));
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            drop(listener);
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        while meeting() > 0 {
+            assert!(Instant::now() < until, "{} threads wait for callers", meeting());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
