@@ -199,8 +199,23 @@ impl World {
     }
 
     /// Join a group of the members of `watch` in which this rank has to do with the wanted ones
-    /// only. They want it, too.
+    /// only. They want it, too, and what they have opened for a group that this rank cannot join
+    /// does not stay.
     pub(crate) fn join_some(
+        &self,
+        (watch, group): (&Watch, u64),
+        settings: &Settings,
+        name: &str,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Links, Error> {
+        let joined = self.join_each((watch, group), settings, name, wanted);
+        if joined.is_err() {
+            self.ports.open.iter().for_each(|(_, port)| port.forget(group));
+        }
+        joined
+    }
+
+    fn join_each(
         &self,
         (watch, group): (&Watch, u64),
         settings: &Settings,

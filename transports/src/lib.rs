@@ -108,6 +108,10 @@ pub trait Port: Send + Sync {
         go_on: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Box<dyn Endpoint>, TransportError>;
 
+    /// This rank does not join that communicator after all: what others have opened for it goes,
+    /// and so does what still comes.
+    fn forget(&self, _group: u64) {}
+
     /// [`Port::join_while`] for those who have nothing else to hear until the deadline.
     fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
         self.join_while(group, &mut |_| true)

@@ -1,10 +1,12 @@
 //! Communicators made of communicators: who is in them, and that each goes its own way.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use brigade_comm::{Communicator, Op};
 
+use crate::hosted::FORGOTTEN;
 use crate::world::{TRANSPORTS, each_rank, over};
 
 /// The numbers that the members of a group bring, in the order of their ranks.
@@ -111,6 +113,8 @@ fn a_group_that_one_rank_cannot_join_ends_by_itself() {
         ended += usize::from(!failed.is_empty());
     }
     assert!(ended > 0, "it was always the rank without a group that could join none");
+    // What came there for a group that was not joined goes with it.
+    assert!(FORGOTTEN.load(Ordering::Relaxed) >= ended);
 }
 
 #[test]

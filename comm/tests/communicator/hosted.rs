@@ -21,6 +21,9 @@ pub(crate) struct Hosted {
     opened: AtomicUsize,
 }
 
+/// How many groups ports of this process were told to forget.
+pub(crate) static FORGOTTEN: AtomicUsize = AtomicUsize::new(0);
+
 /// What a port does not have.
 #[derive(Clone, Copy, Default)]
 struct Lacks {
@@ -127,6 +130,11 @@ impl Port for HostedPort {
         let cards: Vec<_> = group.cards.iter().map(|card| card.map(|card| &card[1..])).collect();
         let inner = self.inner.join_while(&Group { cards: &cards, ..*group }, go_on)?;
         Ok(Box::new(HostedEndpoint { inner, lacks: self.lacks }))
+    }
+
+    fn forget(&self, group: u64) {
+        FORGOTTEN.fetch_add(1, Ordering::Relaxed);
+        self.inner.forget(group);
     }
 }
 

@@ -51,4 +51,8 @@ impl Port for PluginPort {
         let tcp_port = Arc::clone(&self.tcp);
         Ok(Box::new(PluginEndpoint::start(self.net, (tcp, tcp_port), group.me, &served)?))
     }
+
+    fn forget(&self, group: u64) {
+        self.tcp.forget(group);
+    }
 }

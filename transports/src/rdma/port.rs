@@ -284,4 +284,8 @@ impl Port for RdmaPort {
         let tcp = self.tcp.join_while(&Group { cards: &inner, ..*group }, go_on)?;
         Ok(Box::new(RdmaEndpoint::start(Arc::clone(&self.local), tcp, group.me, cards)?))
     }
+
+    fn forget(&self, group: u64) {
+        self.tcp.forget(group);
+    }
 }

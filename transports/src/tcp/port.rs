@@ -85,6 +85,10 @@ impl Port for TcpPort {
         let (group, me, diallers) = (group.id, group.me, HashMap::new());
         Ok(Box::new(TcpEndpoint { shared, group, me, cards, bell, diallers }))
     }
+
+    fn forget(&self, group: u64) {
+        self.shared.links.leave(group);
+    }
 }
 
 /// One communicator's links.

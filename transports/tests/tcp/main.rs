@@ -3,6 +3,7 @@
 
 mod deaths;
 mod files;
+mod forgotten;
 mod hosts;
 mod rank;
 mod strangers;
