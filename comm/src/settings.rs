@@ -4,6 +4,7 @@ mod rdma;
 mod variables;
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,8 @@ pub struct Settings {
     /// Fold strictly in rank order: the same bits whatever the sizes, transports and placement.
     /// `BRIGADE_ORDERED`.
     pub ordered: bool,
-    /// Limit for all ranks to come together (at most one day). Also the limit for opening a wire on
-    /// first use, unless the call's own timeout is shorter. `BRIGADE_JOIN_TIMEOUT_MS`.
+    /// Limit for all ranks to come together, from 1 ms to one day. Also the limit for opening a
+    /// wire on first use, unless the call's own timeout is shorter. `BRIGADE_JOIN_TIMEOUT_MS`.
     pub join_timeout: Duration,
     /// How long a call may stand still before it is reported. Ranks that come together are reported
     /// to be late after a sixth of it. `BRIGADE_REPORT_MS`.
@@ -43,7 +44,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// How much of a long call is worked on at a time, in bytes: the same on all ranks, or they
     /// get [`Error::Mismatch`]. [`Settings::window`] says to what it is rounded.
-    /// `BRIGADE_WINDOW_BYTES`.
+    /// From 4096 to 1 TiB. `BRIGADE_WINDOW_BYTES`.
     pub window_bytes: u64,
     /// Which network interfaces TCP may use, and roots of unique ids: names, addresses, CIDR, `^`
     /// to exclude. `BRIGADE_INTERFACE`.
@@ -51,7 +52,8 @@ pub struct Settings {
     /// Ports that TCP may listen on, `FIRST-LAST`: one for each rank of a host, and one more where
     /// the root of a unique id is. `BRIGADE_PORTS`.
     pub ports: Option<(u16, u16)>,
-    /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
+    /// Sockets from one rank to another, at most 64; zero lets the transport choose.
+    /// `BRIGADE_SOCKETS`.
     pub sockets: usize,
     /// Seal what ranks say to each other over TCP, and to their root: who listens on the network
     /// reads nothing, and who changes something there without knowing the job's secret is noticed.
@@ -59,7 +61,7 @@ pub struct Settings {
     /// shrinks stays as it is. `BRIGADE_ENCRYPT`.
     pub encrypt: bool,
     /// How long nothing may be heard of another rank's machine until the rank counts as lost, over
-    /// TCP and of the root; seconds from two on. `BRIGADE_SILENCE_MS`.
+    /// TCP and of the root; from two seconds to one day. `BRIGADE_SILENCE_MS`.
     pub silence: Duration,
     /// How RDMA is used. `BRIGADE_RDMA_*`.
     pub rdma: RdmaSettings,
@@ -120,8 +122,13 @@ const TABLE: [(&str, &str); 13] = [
 const JOIN_REPORT_PART: u32 = 6;
 /// Nobody waits longer for others to come, whatever was asked for: points in time have an end.
 const JOIN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Calls that were cut smaller would be all overhead.
-const WINDOW_MIN_BYTES: u64 = 4096;
+const JOIN_TIMEOUTS_MS: RangeInclusive<u64> = 1..=JOIN_TIMEOUT_MAX.as_millis() as u64;
+/// No machine is asked more often than once a second whether it is there, and twice at least.
+const SILENCES_MS: RangeInclusive<u64> = 2000..=24 * 60 * 60 * 1000;
+/// Calls that were cut smaller would be all overhead; none is cut into larger ones.
+const WINDOWS_BYTES: RangeInclusive<u64> = 4096..=1 << 40;
+/// As many as the transport takes.
+pub(crate) const SOCKETS: RangeInclusive<u64> = 0..=64;
 
 impl Settings {
     /// The settings of this process's environment; an empty variable counts as none. Unknown
@@ -203,6 +210,11 @@ impl Settings {
         let wrong = |wanted: &str| Error::invalid(format!("{name}={value:?} is not {wanted}"));
         let number = || value.parse::<u64>().map_err(|_| wrong(NUMBER));
         let time = || number().map(Duration::from_millis);
+        let within = |bounds: RangeInclusive<u64>| {
+            let said = format!("a whole number from {} to {}", bounds.start(), bounds.end());
+            number().ok().filter(|number| bounds.contains(number)).ok_or_else(|| wrong(&said))
+        };
+        let time_within = |bounds| within(bounds).map(Duration::from_millis);
         let is_yes = || match value {
             "1" | "true" | "yes" => Ok(true),
             "0" | "false" | "no" | "" => Ok(false),
@@ -221,13 +233,14 @@ impl Settings {
                 self.tuning = Some(Arc::new(tuning?));
             }
             "BRIGADE_ORDERED" => self.ordered = is_yes()?,
-            "BRIGADE_JOIN_TIMEOUT_MS" => self.join_timeout = time()?,
+            "BRIGADE_JOIN_TIMEOUT_MS" => self.join_timeout = time_within(JOIN_TIMEOUTS_MS)?,
             "BRIGADE_REPORT_MS" => self.report_after = time()?,
             "BRIGADE_TIMEOUT_MS" => self.timeout = time()?,
             "BRIGADE_WINDOW_BYTES" => {
                 let bytes = bytes::parse(value).map_err(|_| wrong(bytes::WANTED))?;
-                if bytes < WINDOW_MIN_BYTES {
-                    return Err(wrong(&format!("{WINDOW_MIN_BYTES} bytes or more")));
+                if !WINDOWS_BYTES.contains(&bytes) {
+                    let (least, most) = WINDOWS_BYTES.into_inner();
+                    return Err(wrong(&format!("from {least} to {most} bytes")));
                 }
                 self.window_bytes = Window::at_most(bytes).bytes();
             }
@@ -236,14 +249,14 @@ impl Settings {
                 let ends = value.split_once('-').unwrap_or((value, value));
                 let ends = (ends.0.trim().parse::<u16>(), ends.1.trim().parse::<u16>());
                 let (Ok(first), Ok(last)) = ends else { return Err(wrong("FIRST-LAST")) };
-                if first > last {
-                    return Err(wrong("FIRST-LAST with FIRST at most LAST"));
+                if first > last || first == 0 {
+                    return Err(wrong("FIRST-LAST with FIRST from 1 on and at most LAST"));
                 }
                 self.ports = Some((first, last));
             }
-            "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
+            "BRIGADE_SOCKETS" => self.sockets = within(SOCKETS)? as usize,
             "BRIGADE_ENCRYPT" => self.encrypt = is_yes()?,
-            "BRIGADE_SILENCE_MS" => self.silence = time()?,
+            "BRIGADE_SILENCE_MS" => self.silence = time_within(SILENCES_MS)?,
             _ if self.rdma.set(name, value)? => {}
             _ => return Err(Error::invalid(unknown(name))),
         }
@@ -307,87 +320,4 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_setting_of_the_table_can_be_set_and_is_shown() {
-        let rules = std::env::temp_dir().join(format!("brigade-no-rules-{}", std::process::id()));
-        std::fs::write(&rules, "").unwrap();
-        let values = [
-            "tcp",
-            "ring",
-            rules.to_str().expect("a path of text"),
-            "1",
-            "5",
-            "6",
-            "7",
-            "65536",
-            "lo",
-            "100-200",
-            "3",
-            "1",
-            "4000",
-            "mlx5_0",
-            "8",
-            "255",
-            "15",
-            "104",
-            "31",
-            "5",
-            "0",
-            "4096",
-        ];
-        let value =
-            |name: &str| rows().position(|row| row.0 == name).map(|row| values[row].to_owned());
-        let settings = Settings::from_lookup(value).unwrap();
-        std::fs::remove_file(&rules).unwrap();
-        let shown: Vec<String> = settings.table().into_iter().map(|row| row.current).collect();
-        assert_eq!(shown, values);
-    }
-
-    #[test]
-    fn an_empty_variable_counts_as_none() {
-        let settings = Settings::from_lookup(|_| Some(" ".to_owned())).unwrap();
-        let rows = settings.table();
-        assert_eq!(rows.len(), super::rows().count());
-        assert!(rows.iter().all(|row| row.current == row.default), "{rows:?}");
-    }
-
-    #[test]
-    fn windows_are_shown_as_they_are_used() {
-        let mut settings = Settings::default();
-        assert_eq!(settings.window(), settings.window_bytes);
-        settings.set("BRIGADE_WINDOW_BYTES", "100000").unwrap();
-        assert_eq!((settings.window_bytes, settings.window()), (98304, 98304));
-        let shown = settings.table().into_iter().find(|row| row.name == "BRIGADE_WINDOW_BYTES");
-        assert_eq!(shown.unwrap().current, "98304");
-        // Settings made in code are rounded where they are used.
-        assert_eq!(Settings { window_bytes: 100_000, ..settings }.window(), 98304);
-    }
-
-    #[test]
-    fn nonsense_is_refused_with_the_variable_named() {
-        let mut settings = Settings::default();
-        for (name, value) in [
-            ("BRIGADE_PORTS", "9-1"),
-            ("BRIGADE_TIMEOUT_MS", "soon"),
-            ("BRIGADE_WINDOW_BYTES", "4095"),
-            ("BRIGADE_RDMA_QUEUE_PAIRS", "9"),
-            ("BRIGADE_RDMA_GID_INDEX", "256"),
-            ("BRIGADE_RDMA_SERVICE_LEVEL", "16"),
-            ("BRIGADE_RDMA_TRAFFIC_CLASS", "-1"),
-            ("BRIGADE_RDMA_TIMEOUT", "0"),
-            ("BRIGADE_RDMA_RETRIES", "7"),
-            ("BRIGADE_RDMA_RECONNECT_MS", "soon"),
-            ("BRIGADE_WINDOW_BYTES", "1X"),
-            ("BRIGADE_WINDOW_BYTES", "17179869184G"),
-            ("BRIGADE_RDMA_CACHE_BYTES", "1.5"),
-        ] {
-            let error = settings.set(name, value).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains(value), "{error}");
-        }
-        assert_eq!(settings.rdma, RdmaSettings::default(), "what was refused changes nothing");
-        assert!(settings.set("BRIGADE_TIMEOUTS", "1").is_err());
-    }
-}
+mod tests;

@@ -281,5 +281,6 @@ mod tests {
         assert_eq!(ours.reconnect, theirs.reconnect);
         assert_eq!(ours.service_level, theirs.service_level);
         assert_eq!(ours.traffic_class, theirs.traffic_class);
+        assert_eq!(*crate::settings::SOCKETS.end(), u64::from(tcp::SOCKETS_MAX));
     }
 }

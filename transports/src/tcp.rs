@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use address::{Filter, Interface};
+pub use handshake::SOCKETS_MAX;
 pub use route::{Reach, Route};
 
 use crate::{Caps, Port, Transport, TransportError, Unavailable};
@@ -53,8 +54,8 @@ use crate::{Caps, Port, Transport, TransportError, Unavailable};
 /// How to use TCP. The default needs no change on most machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Sockets between two ranks; 0 means one on the same machine and four between machines. The
-    /// rank that dials decides.
+    /// Sockets between two ranks, at most [`SOCKETS_MAX`]; 0 means one on the same machine and four
+    /// between machines. The rank that dials decides.
     pub sockets_per_peer: usize,
     /// Which interfaces to use, in the words of [`Filter::parse`]; all of them if `None`.
     pub interface: Option<String>,

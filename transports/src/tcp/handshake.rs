@@ -25,7 +25,7 @@ const MAGIC_SEALED: [u8; 8] = *b"brgtcp S";
 const HELLO_BYTES: usize = 52;
 
 /// The most sockets between two ranks of a communicator.
-pub(super) const SOCKETS_MAX: u16 = 64;
+pub const SOCKETS_MAX: u16 = 64;
 /// More members than any communicator has; what claims to be beyond is not ours.
 const MEMBERS_MAX: u32 = 1 << 24;
 
