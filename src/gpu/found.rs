@@ -103,9 +103,10 @@ fn print_compiler(driver: Option<Version>) {
             line("", format!("next: {}", missing.next_step));
         }
     }
-    match nvrtc::folder() {
-        Some(folder) => line("kernels", format!("kept in {}", folder.display())),
-        None => line("kernels", String::from("not kept: set BRIGADE_CACHE, or HOME")),
+    match (nvrtc::folder(), nvrtc::doubt()) {
+        (_, Some(doubt)) => line("kernels", doubt),
+        (Some(folder), None) => line("kernels", format!("kept in {}", folder.display())),
+        (None, None) => line("kernels", String::from("not kept: set BRIGADE_CACHE, or HOME")),
     }
 }
 

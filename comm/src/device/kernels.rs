@@ -1,11 +1,12 @@
 //! The kernels of this room: compiled for one type and one operator when they are first needed.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 use brigade_cuda::nvrtc::{self, Source};
 use brigade_cuda::{Arg, Context, CudaError, Function, Launch, Stream};
 
 use super::layout::THREADS;
+use crate::say::warn;
 use crate::{Dtype, Op};
 
 /// What all of them are made of.
@@ -161,6 +162,8 @@ pub(super) struct Messages {
 }
 
 static COMPILING: Mutex<()> = Mutex::new(());
+/// Of kernels that are not kept it is told once.
+static DOUBTED: Once = Once::new();
 
 /// All that were needed so far.
 #[derive(Default)]
@@ -187,6 +190,7 @@ impl Kernels {
         let module = {
             // Of several ranks in this process the first one compiles, and the others find it.
             let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+            DOUBTED.call_once(|| nvrtc::doubt().iter().for_each(|doubt| warn(doubt)));
             nvrtc::module(context, &folding.source())?
         };
         let function = |name| module.function(name);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::{Context, CudaError, Missing, Module, Result, Version};
 
-pub use cache::{CACHE_VARIABLE, folder};
+pub use cache::{CACHE_VARIABLE, doubt, folder};
 pub use cubin::{Usage, usage};
 pub use library::LIBRARY_VARIABLE;
 
@@ -91,7 +91,8 @@ impl Compiler {
 /// # Errors
 ///
 /// [`CudaError::Compile`], [`CudaError::Missing`] where there is neither a compiler nor a cache,
-/// and what the driver says. A cache that cannot be read or written is none.
+/// and what the driver says. A cache that cannot be read or written is none, and so is one that
+/// others may write ([`doubt`]).
 pub fn module(context: &Context, source: &Source) -> Result<Module> {
     let (arch, driver) = (context.device().arch(), context.device().cuda.version().major);
     let is_later = |compiler: Compiler| compiler.version().major > driver;

@@ -1,8 +1,13 @@
 //! Compiled kernels on disk. A file's name says what it was made of, its first bytes are a hash of
 //! the rest, and it gets its name when it is whole; so any number of processes may share a folder,
-//! and a file that was cut or changed is as good as none.
+//! and a file that was cut is as good as none.
+//!
+//! What lies there is code that this process will run, so it is nobody else's: a folder or a file
+//! that neither this user nor root owns, or that others may write, is not looked into.
 
-use std::fs;
+use std::fs::{self, DirBuilder, Metadata, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +32,35 @@ pub fn folder() -> Option<PathBuf> {
     Some(below.join("kernels"))
 }
 
+/// Why kernels are compiled every time although there is such a folder: others could put theirs in.
+pub fn doubt() -> Option<String> {
+    doubt_of(&folder()?)
+}
+
+fn doubt_of(folder: &Path) -> Option<String> {
+    let found = fs::metadata(folder).ok()?;
+    let why = match is_others(&found) {
+        true => format!("belongs to user {}, who is neither root nor this one", found.uid()),
+        false if is_open(&found) => format!("may be written by others (chmod go-w {folder:?})"),
+        false => return None,
+    };
+    let folder = folder.display();
+    Some(format!("compiled kernels are neither taken from {folder} nor kept there, as it {why}"))
+}
+
+/// Whether somebody else than this user and root may change it at will.
+fn is_others(found: &Metadata) -> bool {
+    const ROOT: u32 = 0;
+    // What a process has there belongs to its effective user.
+    let own = fs::metadata("/proc/self").map_or(ROOT, |own| own.uid());
+    ![ROOT, own].contains(&found.uid())
+}
+
+/// Whether somebody else than its owner may write it.
+fn is_open(found: &Metadata) -> bool {
+    found.mode() & 0o022 != 0
+}
+
 /// Where the code of one source for one architecture is kept.
 pub(super) struct Cache {
     folder: Option<PathBuf>,
@@ -36,7 +70,8 @@ pub(super) struct Cache {
 
 impl Cache {
     pub(super) fn of(source: &Source, arch: &str) -> Self {
-        Self { folder: folder(), stem: stem(source, arch) }
+        let folder = folder().filter(|folder| doubt_of(folder).is_none());
+        Self { folder, stem: stem(source, arch) }
     }
 
     /// What a compiler of this version made of it.
@@ -76,8 +111,14 @@ impl Cache {
         let mut whole = Vec::with_capacity(HASH_BYTES + image.len());
         whole.extend_from_slice(&Sha256::digest(image));
         whole.extend_from_slice(image);
-        let written = fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&temporary, whole))
+        // No user's mask makes them what others may write.
+        let create =
+            || OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary);
+        let written = DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(folder)
+            .and_then(|()| create()?.write_all(&whole))
             .and_then(|()| fs::rename(&temporary, folder.join(name)));
         if written.is_err() {
             // Nothing may be there; what is there is of no use.
@@ -109,15 +150,23 @@ fn stem(source: &Source, arch: &str) -> String {
     format!("{}-{arch}-{hex}", source.name)
 }
 
-/// An image whose hash is right.
+/// An image whose hash is right, of a file that nobody else could have put there.
 fn read(path: &Path) -> Option<Arc<[u8]>> {
-    let whole = fs::read(path).ok()?;
+    let mut file = fs::File::open(path).ok()?;
+    let found = file.metadata().ok()?;
+    if is_others(&found) || is_open(&found) {
+        return None;
+    }
+    let mut whole = Vec::new();
+    file.read_to_end(&mut whole).ok()?;
     let (hash, image) = whole.split_at_checked(HASH_BYTES)?;
     (Sha256::digest(image).as_slice() == hash).then(|| image.into())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -139,5 +188,32 @@ mod tests {
         std::fs::write(folder.join(cache.name(version(12, 8))), b"12").unwrap();
         assert_eq!(text(cache.before(12)), Some(b"9.9".to_vec()));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+    #[test]
+    fn what_others_may_write_is_not_believed() {
+        let folder = std::env::temp_dir().join(format!("brigade-doubt-{}", std::process::id()));
+        let cache = Cache { folder: Some(folder.clone()), stem: "one-sm_90-abc".to_string() };
+        let version = Version { major: 12, minor: 8 };
+        cache.write(version, b"code");
+        let chmod = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        assert_eq!(doubt_of(&folder), None);
+        assert_eq!(cache.read(version).as_deref(), Some(&b"code"[..]));
+        let file = folder.join(cache.name(version));
+        for mode in [0o666, 0o664, 0o646] {
+            chmod(&file, mode);
+            assert_eq!(cache.read(version), None, "{mode:o}");
+        }
+        // What replaces it is the owner's again.
+        cache.write(version, b"code");
+        assert_eq!(cache.read(version).as_deref(), Some(&b"code"[..]));
+        for mode in [0o777, 0o775, 0o1757] {
+            chmod(&folder, mode);
+            let doubt = doubt_of(&folder).expect("others could put theirs in");
+            assert!(doubt.contains("chmod go-w"), "{doubt}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(doubt_of(&folder), None, "there is nothing to doubt yet");
     }
 }
