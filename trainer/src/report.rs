@@ -195,6 +195,11 @@ pub(crate) fn size(bytes: u64) -> String {
     show_bytes(bytes)
 }
 
+/// The same as a number, for columns of MiB.
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// To the byte, as a flag takes it: `4M` where that is exact.
 pub(crate) fn exact(bytes: usize) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];

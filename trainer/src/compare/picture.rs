@@ -1,6 +1,7 @@
 //! Verdicts as bars: tokens per second, and the peak of a rank beside its formula.
 
 use super::row::Verdict;
+use crate::report::mib;
 use crate::svg::{Anchor, COLOURS, Svg};
 
 const BAR: f64 = 18.0;
@@ -22,7 +23,7 @@ pub(super) fn draw(verdicts: &[Verdict]) -> String {
     let fastest = most(&speed);
     let largest = most(&|at| peak(at).max(formula(at)));
     svg.text(190.0, 56.0, Anchor::Start, "tokens per second");
-    svg.text(520.0, 56.0, Anchor::Start, "peak of a rank (bar) and its formula (line), MB");
+    svg.text(520.0, 56.0, Anchor::Start, "peak of a rank (bar) and its formula (line), MiB");
     for (at, (row, _)) in readings.iter().enumerate() {
         let top = 68.0 + BAR * at as f64;
         let middle = top + BAR - 6.0;
@@ -33,7 +34,12 @@ pub(super) fn draw(verdicts: &[Verdict]) -> String {
         svg.bar(520.0, top, PANEL * 0.8 * peak(at) / largest, BAR - 4.0, COLOURS[2]);
         let mark = 520.0 + PANEL * 0.8 * formula(at) / largest;
         svg.bar(mark - 1.0, top - 1.0, 2.0, BAR - 2.0, COLOURS[1]);
-        svg.text(mark + 5.0, middle, Anchor::Start, &format!("{:.1}", peak(at) / 1e6));
+        svg.text(
+            mark + 5.0,
+            middle,
+            Anchor::Start,
+            &format!("{:.1}", mib(readings[at].1.largest().peak_bytes)),
+        );
     }
     svg.finish()
 }

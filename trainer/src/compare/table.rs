@@ -2,13 +2,13 @@
 
 use super::row::Verdict;
 use super::rows::Want;
-use crate::report::grouped;
+use crate::report::{grouped, mib};
 use serde::Serialize;
 
 /// What stands above the columns, in two lines, so that these are narrow.
 const HEAD: [[&str; 9]; 2] = [
     ["", "", "last", "against", "tokens", "waits", "peak", "% of", "sent a step"],
-    ["strategy", "ranks", "loss", "one process", "/s", "%", "MB", "formula", "= formula"],
+    ["strategy", "ranks", "loss", "one process", "/s", "%", "MiB", "formula", "= formula"],
 ];
 
 /// One line a row, aligned, and below it what is wrong with rows that are wrong.
@@ -44,7 +44,7 @@ fn cells(verdict: &Verdict) -> Vec<String> {
     // Where nothing counts there is no peak.
     let is_counted = largest.peak_bytes > 0;
     let counted = |text: String| if is_counted { text } else { String::new() };
-    cells.push(counted(format!("{:.1}", largest.peak_bytes as f64 / 1e6)));
+    cells.push(counted(format!("{:.1}", mib(largest.peak_bytes))));
     cells.push(counted(format!("{:.1}", 100.0 * of_formula)));
     let mark = if reading.sent_as_predicted() { "=" } else { "WRONG" };
     cells.push(format!("{} {mark}", grouped(sent)));
@@ -158,6 +158,7 @@ mod tests {
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
         let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(last[last.len() - 2..], ["12,345,678", "="], "{table}");
+        assert!(table.contains(" MiB ") && last.contains(&"117.7"), "{table}");
         let wrong = RankEnd { formula_bytes: 1, ..end };
         let row = Row::of_legs("ddp", Want::SameBits, 1);
         let reading = Reading { legs: vec![vec![wrong]], last_steps: 1, ..Reading::default() };
