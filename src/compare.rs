@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
+use brigade_comm::Settings;
 use brigade_trainer::compare::{self, Broken};
 
 use crate::interrupt::Interruption;
@@ -20,6 +21,8 @@ pub(crate) fn compare(args: &compare::Args) -> ExitCode {
         eprintln!("brigade compare: starts its ranks itself, and cannot be a rank");
         return ExitCode::from(2);
     }
+    // What its trainings say is not shown, unless one fails.
+    Settings::warn_of_unknown_variables();
     if let Err(problem) = outputs::check_files(args.json.as_ref(), &args.plot) {
         return refused(&problem);
     }

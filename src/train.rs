@@ -22,8 +22,13 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     if run::in_a_world() {
         return train_in_world(args);
     }
+    if args.ranks == 1 {
+        // Where there are several the first of them does that once they have come together.
+        Settings::warn_of_unknown_variables();
+    }
     // What all ranks would refuse is refused once, before there are any.
     if let Err(why) = check(args).and_then(|()| check_outputs(args)) {
+        Settings::warn_of_unknown_variables();
         say(why);
         return ExitCode::from(2);
     }
@@ -46,6 +51,7 @@ fn plan(args: &Args) -> ExitCode {
     if rank > 0 {
         return ExitCode::SUCCESS;
     }
+    Settings::warn_of_unknown_variables();
     match brigade_trainer::plan(args, ranks, &mut stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ brigade_trainer::Error::Output(_)) => fail(error),

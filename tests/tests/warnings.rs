@@ -58,6 +58,25 @@ fn the_doctor_reads_the_file_of_the_secret() {
 }
 
 #[test]
+fn a_name_that_no_setting_has_is_told_once_by_whatever_trains() {
+    let set = [("BRIGADE_TRANSPROT", "tcp"), ("BRIGADE_TRANSPORT", "shm")];
+    for (line, code) in [
+        ("train --steps 1", 0),
+        ("train --steps 1 --ranks 2", 0),
+        ("train --plan", 0),
+        ("train --ranks 3 --batch 4", 2),
+        ("compare --steps 1", 2),
+    ] {
+        let output = told(line, &set);
+        assert_eq!(output.status.code(), Some(code), "{line}: {}", words(&output));
+        let said = text(&output.stderr);
+        let wanted = "brigade: BRIGADE_TRANSPROT is not a setting of Brigade; ";
+        assert_eq!(said.matches(wanted).count(), 1, "{line}: {said}");
+        assert_eq!(said.matches("is not a setting").count(), 1, "{line}: {said}");
+    }
+}
+
+#[test]
 fn what_a_gpu_lacks_here_is_told_in_the_name_of_the_command() {
     let nowhere = [
         ("BRIGADE_CUDA_LIBRARY", "/nonexistent/libcuda.so.1"),
