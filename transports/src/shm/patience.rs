@@ -98,3 +98,22 @@ impl<F: FnMut() -> bool> Write for Line<'_, F> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_never_silent_is_heard_no_longer_than_others() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(NAP)).unwrap();
+        (&theirs).write_all(b"so").unwrap();
+        let heard = |deadline| {
+            let mut patience = Patience::until(deadline, || true);
+            let ours = ours.try_clone().unwrap();
+            Line::over(ours, &mut patience).read(&mut [0]).map_err(|error| error.kind())
+        };
+        assert_eq!(heard(Instant::now() + Duration::from_secs(10)), Ok(1));
+        assert_eq!(heard(Instant::now()), Err(io::ErrorKind::WouldBlock));
+    }
+}
