@@ -22,6 +22,13 @@ fn address(launch: &Launch) -> &RootAddress {
     }
 }
 
+fn secret(launch: &Launch) -> Option<&JobSecret> {
+    match &launch.root {
+        RootSpec::Store(store) => store.secret.as_ref(),
+        other => panic!("not a store: {other:?}"),
+    }
+}
+
 /// `environment` says rank, number of ranks, rank on this host, and a root that prints like this.
 fn check(environment: &str, want: (usize, usize, Option<usize>), root: &str) -> Launch {
     let launch = discover(environment).unwrap_or_else(|error| panic!("{environment}: {error}"));
@@ -99,7 +106,13 @@ fn a_store_that_is_there_is_used() {
     check(&format!("{agent}=False"), (1, 2, None), "node1:29501-29508");
     check(&format!("{agent}=True BRIGADE_ROOT=a:1"), (1, 2, None), "a:1");
     let own = "BRIGADE_RANK=0 BRIGADE_WORLD_SIZE=2 BRIGADE_STORE=[::1]:9";
-    check(own, (0, 2, None), "the store at ::1:9, brigade/");
+    let launch = check(own, (0, 2, None), "the store at ::1:9, brigade/");
+    // Who has a secret proves it there, too.
+    assert_eq!(secret(&launch), None);
+    for store in [own.to_owned(), format!("{agent}=True")] {
+        let launch = discover(&format!("{store} BRIGADE_SECRET=word")).unwrap();
+        assert_eq!(secret(&launch), Some(&JobSecret::from_text("word")), "{store}");
+    }
     check_error("RANK=1 WORLD_SIZE=2 BRIGADE_STORE=9", &["BRIGADE_STORE", "host:port"]);
 }
 

@@ -296,6 +296,8 @@ fn a_file_of_another_user_leads_nowhere() {
     if std::os::unix::fs::chown(folder.id(), Some(NOBODY), None).is_err() {
         return println!("skipped: files cannot be given away here");
     }
+    // Where not all may write, whoever has written it is somebody whom we trust.
+    assert_eq!(UniqueId::read_file(&folder.id()).unwrap(), id);
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o1777)).unwrap();
     let error = error_of(join(&folder.id(), (1, 2), 20_000));
     assert!(error.contains("it belongs to user 65534"), "{error}");

@@ -130,6 +130,20 @@ fn ranks_that_meet_in_a_store_prove_the_secret_of_their_job() {
     }
 }
 
+/// It may have been about to end when it took the call, or be stopped.
+#[test]
+fn a_store_that_takes_a_call_and_says_nothing_is_called_again() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let second = std::thread::spawn(move || {
+        let (silent, _) = listener.accept().unwrap();
+        (silent, StoreServer::start(listener).unwrap())
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    StoreClient::connect("127.0.0.1", port, deadline).expect("the second call is answered");
+    drop(second.join().unwrap());
+}
+
 #[test]
 fn strangers_are_sent_away_and_disturb_nobody() {
     let (_server, port) = server();

@@ -106,6 +106,21 @@ fn groups_with_gaps_stop_the_step() {
     assert!(matches!(error, StepError::Stopped { doing: Doing::Update, chunk: 6, .. }), "{error}");
 }
 
+/// Nothing of it would be updated, and it would be written as it was read.
+#[test]
+#[should_panic(expected = "arrays that are streamed")]
+fn an_array_too_many_is_not_passed_over() {
+    let (mut crew, got) = (Crew::new(1).expect("there are threads"), Numbers::new(7, 8));
+    let groups = got.groups(1);
+    let (weights, mean) = (Tier::Streamed(Format::F32), Tier::Streamed(Format::F32));
+    let state = State { weights, mean, square: Tier::Memory(Moment::None) };
+    let mut arrays = [[0_f32; 8]; 3];
+    let [one, two, three] = arrays.each_mut().map(|it| bytemuck::cast_slice_mut::<f32, u8>(it));
+    let mut optimize = Optimize { crew: &mut crew, groups: &groups, state };
+    let gradients = Gradients::Bf16(&got.gradients);
+    let _ = optimize.part(0..8, &mut [one, two, three], gradients, Narrowed::None);
+}
+
 /// A folder that goes when it is dropped.
 struct Folder(PathBuf);
 
