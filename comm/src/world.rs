@@ -188,7 +188,8 @@ impl World {
     }
 
     /// Join the group of `watch`, for what `name` says: each member by the first transport that
-    /// reaches it.
+    /// reaches it. A transport [of all](Port::is_of_all) whom it reaches is joined by those, too,
+    /// whom others reach before.
     pub(crate) fn join(
         &self,
         watch: &Watch,
@@ -234,16 +235,27 @@ impl World {
         let mut links = Links { endpoints, names, routes, share };
         let deadline = Instant::now() + settings.join_patience();
         for (index, (transport, port)) in self.ports.open.iter().enumerate() {
-            if !ports.contains(&Some(index)) {
+            let serves = ports.contains(&Some(index));
+            let is_of_all = |member: usize| {
+                let reached =
+                    || self.card(index, members[member]).is_some_and(|it| port.reaches(it));
+                port.is_of_all() && member != me && reached()
+            };
+            if !serves && !(0..members.len()).any(|member| wanted(member) && is_of_all(member)) {
                 continue;
             }
-            let served = |member: usize| member == me || ports[member] == Some(index);
+            let is_in =
+                |member: usize| member == me || ports[member] == Some(index) || is_of_all(member);
             let card = |member: usize| self.card(index, members[member]);
             let cards: Vec<Option<&[u8]>> =
-                (0..members.len()).map(|member| card(member).filter(|_| served(member))).collect();
-            let wanted = Group { id: group, me, cards: &cards, deadline };
+                (0..members.len()).map(|member| card(member).filter(|_| is_in(member))).collect();
+            let all = Group { id: group, me, cards: &cards, deadline };
             let joining = Joining { port: &**port, transport, name };
-            let endpoint = watch.await_joining(&mut links.endpoints, &joining, &wanted)?;
+            let endpoint = watch.await_joining(&mut links.endpoints, &joining, &all)?;
+            if !serves {
+                // It was joined for others, and is left at once.
+                continue;
+            }
             for (route, port) in links.routes.iter_mut().zip(&ports) {
                 if *port == Some(index) {
                     *route = Some(links.endpoints.len());

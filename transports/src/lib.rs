@@ -98,6 +98,13 @@ pub trait Port: Send + Sync {
     /// both sides judge alike.
     fn reaches(&self, card: &[u8]) -> bool;
 
+    /// Whether all members that it reaches join a group of it, also those who have other wires
+    /// between them: they share one thing, which each finds by the cards of all. Whom such a port
+    /// reaches, that one's port reaches, too, and nobody else.
+    fn is_of_all(&self) -> bool {
+        false
+    }
+
     /// Join a communicator. Every member of the group calls this with the same `id`, members and
     /// order. May wait for the others until the deadline, and asks `go_on` meanwhile, some fifty
     /// times a second, with the member that it waits for: once that says no, this is
@@ -128,7 +135,8 @@ pub struct Group<'a> {
     pub id: u64,
     /// The index of the caller in `cards`.
     pub me: usize,
-    /// One card for each member; `None` for members that this transport does not serve.
+    /// One card for each member; `None` for members that this transport does not serve, or, where
+    /// it [is of all](Port::is_of_all), does not reach.
     pub cards: &'a [Option<&'a [u8]>],
     /// When to give up waiting for the others.
     pub deadline: Instant,

@@ -164,6 +164,11 @@ impl Port for ShmPort {
         Card::parse(card).is_some_and(|card| card.host == self.card.host)
     }
 
+    /// The memory of a group is found, laid out and given back by all of a host.
+    fn is_of_all(&self) -> bool {
+        true
+    }
+
     fn join_while(
         &self,
         group: &Group<'_>,

@@ -1,6 +1,6 @@
 //! What a communicator says of itself is what its calls do.
 
-use brigade_comm::{Call, Dtype, Op, Settings};
+use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::world::{each_rank, over};
@@ -36,4 +36,22 @@ fn an_algorithm_that_is_asked_for_is_told() {
     each_rank(1, &settings, |member| {
         assert_eq!(member.describe(), "rank 0 of 1, on node 0 of 1\n");
     });
+}
+
+/// Whoever reaches a part of a host only comes before what joins all of it.
+#[test]
+fn the_first_transport_that_reaches_a_rank_serves_it_whomever_else_it_reaches() {
+    let mut carriers = each_rank(3, &over("tcp to every other one, then shm"), |member| {
+        let sums = |member: &Communicator| {
+            let mut sum = [1_i32 << member.rank(); 5000];
+            member.all_reduce(&mut sum, Op::Sum).expect("a sum");
+            assert_eq!(sum, [(1 << member.size()) - 1; 5000]);
+        };
+        sums(&member);
+        sums(&member.split(Some(0), 0).expect("a division").expect("a part of it"));
+        member.describe().matches(": to ").count()
+    });
+    // Two of them have TCP between them, whichever came first.
+    carriers.sort_unstable();
+    assert_eq!(carriers, [1, 2, 2]);
 }

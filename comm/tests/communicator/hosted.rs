@@ -119,6 +119,10 @@ impl Port for HostedPort {
         *host == self.host && self.inner.reaches(card)
     }
 
+    fn is_of_all(&self) -> bool {
+        self.inner.is_of_all()
+    }
+
     fn join_while(
         &self,
         group: &Group<'_>,

@@ -8,7 +8,7 @@ use crate::world::{each_rank, over};
 
 /// Worlds by whose transports ranks reach each other's memory by themselves, and those where all or
 /// some of them ask.
-const WORLDS: [&str; 7] = [
+const WORLDS: [&str; 8] = [
     "loopback",
     "shm",
     "tcp",
@@ -16,6 +16,7 @@ const WORLDS: [&str; 7] = [
     "shm without windows",
     "shm without windows on one",
     "shm in two hosts",
+    "tcp to every other one, then shm",
 ];
 
 #[test]

@@ -91,6 +91,10 @@ pub(crate) fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn T
             all.extend(tcp().expect("a name"));
             all
         }
+        "tcp to every other one, then shm" => {
+            let tcp = tcp().expect("a name").remove(0);
+            vec![Hosted::transport(tcp, 2, false), shm()]
+        }
         "shm refusing at first" => vec![Hosted::refusing_at_first(shm())],
         "tcp refusing at first" => {
             vec![Hosted::refusing_at_first(tcp().expect("a name").remove(0))]

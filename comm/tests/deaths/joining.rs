@@ -134,6 +134,10 @@ impl Port for GatedPort {
         self.inner.reaches(card)
     }
 
+    fn is_of_all(&self) -> bool {
+        self.inner.is_of_all()
+    }
+
     fn join_while(
         &self,
         group: &Group<'_>,
