@@ -56,3 +56,33 @@ impl Hub {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    use super::super::super::bell::Bell;
+    use super::*;
+
+    #[test]
+    fn whoever_has_proved_itself_goes_last() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let bell = Arc::new(Bell::new().unwrap());
+        let mut hub = Hub::new((listener, None), [[0; 32]; 2], bell).unwrap();
+        for phase in [Phase::Proven, Phase::Greeting, Phase::Seated(0), Phase::Greeting] {
+            let mut conn = Conn::new(TcpStream::connect(address).unwrap(), Instant::now()).unwrap();
+            conn.phase = phase;
+            hub.conns.push(conn);
+        }
+        let mut left = || {
+            hub.drop_oldest_stranger();
+            hub.conns.iter().map(|conn| !conn.dead).collect::<Vec<_>>()
+        };
+        assert_eq!(left(), [true, false, true, true]);
+        assert_eq!(left(), [true, false, true, false]);
+        assert_eq!(left(), [false, false, true, false]);
+        assert_eq!(left(), [false, false, true, false]);
+    }
+}
