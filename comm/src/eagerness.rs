@@ -1,5 +1,19 @@
 //! How eagerly a call waits: it looks again and again, then lets others run, then sleeps.
 //!
+//! A wait goes through these, and begins anew when something has moved:
+//!
+//! | what it does | who | until |
+//! |---|---|---|
+//! | looks, without a clock | all | [`LOOKS`] looks were in vain |
+//! | looks on, by the clock | who has a core of its own | `spin` is over |
+//! | yields between looks | who is not `wary`, in a call that is not long | `yielding.most` times |
+//! | sleeps (`stall`) | all | it is woken, or a nap is over; then it sleeps again |
+//!
+//! From wait to wait it learns: a short sleep doubles `spin`, up to [`SPIN_MAX`], and a long one
+//! has it begin anew; a yield that gave the core to a stranger makes it `wary` for so many waits,
+//! twice as many (`wary_next`) each time until as many have met nobody (`unmet`); and yields that
+//! were all in vain, for a few (`vain_waits`).
+//!
 //! Nothing of this is on the path of a call that finds its bytes there: the clock is first read
 //! after so many looks in vain.
 

@@ -41,13 +41,24 @@ impl Window {
     }
 }
 
-/// What both ends of a wire must agree on.
+/// What both ends of a wire must agree on. Little endian:
 ///
-/// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator or purpose 1,
-/// algorithm 1, root 2 (of an algorithm that has a number, which has no root: that number; of a
-/// sharded update: the type of the weights and the algorithm that gathers them), sequence number 4,
-/// group 4, count or hash of counts 8 (of a sharded update 6, and the number of its algorithms 2),
-/// payload bytes 8: those of the message, or those of the whole collective on this wire.
+/// | bytes | of a collective | of a sharded update | of a message |
+/// |---|---|---|---|
+/// | 0 | magic | magic | magic |
+/// | 1 | window | window | 0 |
+/// | 2 | collective, and `UNEVEN` | reduce-scatter, and `UPDATE` | `SEND_RECV` |
+/// | 3 | type | type of the gradients | type |
+/// | 4 | operator + 1, or purpose | operator + 1 | 0 |
+/// | 5 | algorithm | that which scatters | 0 |
+/// | 6..8 | root, or number of the algorithm | type of weights, gathering algorithm | no root |
+/// | 8..12 | number of the call in its group | likewise | 0 |
+/// | 12..16 | group | group | group |
+/// | 16..22 | count, or hash of counts | likewise | 0 |
+/// | 22..24 | the rest of that | number of its algorithms, or 0 | 0 |
+/// | 24..32 | payload bytes of the call on this wire | likewise | those of the message |
+///
+/// An algorithm that has a number has no root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header([u8; HEADER_BYTES]);
 
