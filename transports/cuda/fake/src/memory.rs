@@ -127,7 +127,8 @@ fn allocate(device: usize, bytes: usize, is_pooled: bool) -> Result<u64, Code> {
     }
     let file = new_file(whole(bytes))?;
     let start = map(&file, whole(bytes), 0)?;
-    // Fresh memory holds anything on a device: what is no number, of any type, finds who adds to it.
+    // Fresh memory holds anything on a device: what is no number, of any type, finds who adds to
+    // it.
     // SAFETY: just mapped, and this long.
     unsafe { ptr::write_bytes(start as *mut u8, 0xff, bytes) };
     add(start, Range { bytes, kind: Kind::Device { device, file, is_pooled } });
