@@ -119,7 +119,7 @@ impl Inner {
             }
             if message.bytes > 0 {
                 let (address, bytes) = (message.address, message.bytes);
-                let refused = || self.refuse_unread("message", address);
+                let refused = |readers: &_| self.refuse_unread("message", address, readers);
                 state.ranges.of(&self.context, "message", (address, bytes), refused)?;
             }
         }

@@ -8,6 +8,8 @@ mod link;
 mod lower;
 pub(super) mod slotted;
 
+use std::cell::OnceCell;
+
 use brigade_cuda::{Context, CudaError, Place, Whereabouts};
 use brigade_schedule::Collective;
 
@@ -231,6 +233,8 @@ fn direct(call: &Call, signature: u32, facts: &Facts<'_>, steps: DirectSteps) ->
 pub(super) struct Ranges {
     known: Vec<Whereabouts>,
     next: usize,
+    /// The other devices that read what lies there, once they were asked for.
+    readers: OnceCell<Vec<Context>>,
 }
 
 impl Ranges {
@@ -242,7 +246,7 @@ impl Ranges {
         context: &Context,
         what: &str,
         (address, bytes): (u64, usize),
-        refused: impl FnOnce() -> Result<(), Error>,
+        refused: impl FnOnce(&OnceCell<Vec<Context>>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let around = |range: &&Whereabouts| {
             // Of pinned memory a driver may not tell how long it is.
@@ -284,7 +288,7 @@ impl Ranges {
                 _ => Ok(()),
             },
             _ => {
-                refused()?;
+                refused(&self.readers)?;
                 let end = |range: &Whereabouts| range.start + range.bytes as u64;
                 // Whatever was known of these addresses is gone.
                 self.known.retain(|old| end(old) <= range.start || end(&range) <= old.start);

@@ -247,7 +247,7 @@ impl Inner {
                      multiple of {size}"
                 )));
             }
-            let refused = || self.refuse_unread(what, address);
+            let refused = |readers: &_| self.refuse_unread(what, address, readers);
             state.ranges.of(&self.context, what, (address, elems * size), refused)?;
         }
         Ok(())
