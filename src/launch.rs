@@ -3,7 +3,8 @@
 //! Each rank is a process in a process group of its own. Ranks are told who they are by environment
 //! variables (ours, and torchrun's names for programs that know only those). When one fails, the
 //! others get a grace period to notice and say so, then SIGTERM, then SIGKILL. If the launcher
-//! itself is killed, the system kills the ranks. Nothing here knows what the ranks compute.
+//! itself is killed, the system kills the ranks, and a guard what they have started (`guard`).
+//! Nothing here knows what the ranks compute.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,6 +19,7 @@ use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::bootstrap::store::StoreServer;
 
 use crate::cores;
+use crate::guard::Guard;
 use crate::relay::{Passed, Relay};
 use crate::sys::{self, Signals};
 
@@ -111,18 +113,22 @@ impl World {
         assert!(self.ranks > 0, "a world has at least one rank");
         // Before any thread is started, so that no thread takes a signal from the one that waits.
         let signals = Signals::hold()?;
+        let guard = Guard::start(self.ranks)?;
         // The ranks meet at a root in this process, which outlives them all.
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let (id, _root) = UniqueId::create(Some(loopback)).map_err(io::Error::other)?;
         // And programs that use PyTorch at its store, as under torchrun.
         let store = StoreServer::start(TcpListener::bind((loopback, 0))?)?;
         let relay = Relay::new(self.prefix, self.ranks);
-        let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), relay };
+        let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), relay, guard };
         for (rank, mut command) in
             self.commands(&id, store.address().port())?.into_iter().enumerate()
         {
             match ranks.relay.spawn(rank, &mut command) {
-                Ok(child) => ranks.running.push((rank, child)),
+                Ok(child) => {
+                    ranks.guard.watch(rank, child.id());
+                    ranks.running.push((rank, child));
+                }
                 Err(error) => {
                     ranks.kill();
                     let program = self.program.to_string_lossy();
@@ -191,6 +197,7 @@ struct Ranks {
     /// of their groups, in which they may have left somebody.
     ended: Vec<(usize, Child)>,
     relay: Relay,
+    guard: Guard,
 }
 
 impl Ranks {
@@ -266,6 +273,7 @@ impl Ranks {
 
     /// Let go of the ranks that have ended.
     fn bury(&mut self) -> io::Result<()> {
+        self.guard.dismiss();
         self.ended.drain(..).try_for_each(|(_, mut child)| child.wait().map(drop))
     }
 
@@ -322,6 +330,7 @@ impl Ranks {
     /// End all at once.
     fn kill(&mut self) {
         self.signal(libc::SIGKILL);
+        self.guard.dismiss();
         for (rank, mut child) in self.running.drain(..).chain(self.ended.drain(..)) {
             if let Err(error) = child.wait() {
                 eprintln!("brigade: rank {rank} was killed but could not be waited for: {error}");

@@ -11,6 +11,7 @@ mod cores;
 mod doctor;
 mod explain;
 mod gpu;
+mod guard;
 mod interrupt;
 mod launch;
 mod machine;

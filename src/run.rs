@@ -25,9 +25,9 @@ PyTorch's processes meet in a store that this command serves at MASTER_ADDR:MAST
 that serves one itself, TCPStore(.., is_server=True), needs another port for it.
 
 If a rank fails, the others get --grace-s seconds to notice. Then they, and what any rank has left
-in its process group, get SIGTERM, and then SIGKILL. The exit code is that of the first rank that
-failed (128 + signal when a signal killed it). With --prefix it is 1 where what they printed could
-not be passed on. A carriage return ends a line, too.
+in its process group, get SIGTERM, and then SIGKILL; where this command is killed, that at once. The
+exit code is that of the first rank that failed (128 + signal when a signal killed it). With
+--prefix it is 1 where what they printed could not be passed on. A carriage return ends a line, too.
 Only rank 0 reads this command's standard input, and only when that is not a terminal.
 
 Examples:

@@ -91,6 +91,27 @@ fn nobody_outlives_a_world_that_failed() {
     }
 }
 
+/// It cannot end anybody any more, and the system ends its children only.
+#[test]
+fn nobody_outlives_a_launcher_that_is_killed() {
+    let folder = Folder::new("orphans");
+    let pid = folder.0.join("pid");
+    let script = format!("sleep 60 & echo $! > {0}.new; mv {0}.new {0}; wait", pid.display());
+    let mut command = Command::new(brigade());
+    command.args(["run", "-n", "1", "--", "sh", "-c", &script]).stdin(Stdio::null());
+    let mut launcher = command.spawn().unwrap();
+    let due = Instant::now() + Duration::from_secs(20);
+    while !pid.exists() && Instant::now() < due {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    launcher.kill().and_then(|()| launcher.wait()).unwrap();
+    let due = Instant::now() + Duration::from_secs(5);
+    while lives(&pid) {
+        assert!(Instant::now() < due, "what the rank has started goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn exit_codes_are_told_wherever_the_launcher_was_started() {
     for (script, code) in [("true", 0), ("exit 7", 7)] {
