@@ -1,6 +1,7 @@
 //! What needs processes of its own: memory and events of another one, and drivers that are
 //! missing, old or failing. Each child is this program again, told its part by a variable.
 
+use std::os::fd::AsFd;
 use std::process::{Command, Output};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -106,11 +107,14 @@ fn look() -> Result<[bool; 2]> {
     is_done
 }
 
-/// Allocate, pin, share and let go of all of it, while another thread captures a stream likewise.
+/// Allocate, pin, share, make a graph ready and let go of all of it, while another thread captures
+/// a stream likewise.
 fn aside() -> Result<usize> {
     let context = context()?;
     let stream = Stream::new(&context)?;
     let mut plain = vec![0_u8; 10_000];
+    stream.begin_capture(CaptureMode::Thread)?;
+    let mut graph = Some(stream.end_capture()?);
     stream.begin_capture(CaptureMode::Global)?;
     let used = std::thread::scope(|scope| {
         let using = scope.spawn(|| {
@@ -124,7 +128,13 @@ fn aside() -> Result<usize> {
             drop(unsafe { Registered::new(&context, plain.as_mut_ptr(), 10_000) }?);
             let shared = Shareable::new(&context, 64)?;
             shared.open_to(context.device())?;
-            drop(Stream::new(&context)?);
+            let file = shared.descriptor()?;
+            // SAFETY: the file is of memory that long.
+            drop(unsafe { Shareable::open(&context, file.as_fd(), 64) }?);
+            let other = Stream::new(&context)?;
+            let mut executable = graph.take().expect("it was captured").instantiate()?;
+            executable.upload(&other)?;
+            drop((executable, other));
             let free = context.memory()?.0;
             drop((memory, pinned, shared));
             Ok(context.memory()?.0.saturating_sub(free))
