@@ -36,7 +36,8 @@ pub enum Dtype {
     F8e4m3,
     /// OCP FP8 with 5 exponent and 2 mantissa bits.
     F8e5m2,
-    /// One byte: zero is false, anything else is true; results are 0 or 1.
+    /// One byte: zero is false, anything else is true; results are 0 or 1, but what calls on
+    /// devices only move stays as it is.
     Bool,
 }
 

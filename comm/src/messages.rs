@@ -239,8 +239,12 @@ impl List<'_> {
 
     /// Carry them out on this thread, without regard to the queue.
     fn run_now(self, shared: &Shared) -> Result<(), Error> {
-        for ((_, target), (_, source)) in self.from_self.into_iter().zip(self.to_self) {
+        for ((dtype, target), (_, source)) in self.from_self.into_iter().zip(self.to_self) {
             target.copy_from_slice(source);
+            if dtype == Dtype::Bool {
+                // The bytes may be anybody's, and a `bool` with another value is no `bool`.
+                target.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            }
         }
         let mut engine = shared.lock();
         // SAFETY: every place is the whole of a slice that is borrowed until we return, and the

@@ -36,7 +36,8 @@ pub enum brigade_dtype_t {
     BRIGADE_FLOAT8E5M2 = 11,
     /// Signed 16-bit integer.
     BRIGADE_INT16 = 12,
-    /// One byte: zero is false, anything else is true; results are 0 or 1.
+    /// One byte: zero is false, anything else is true; results are 0 or 1, but what calls on
+    /// devices only move stays as it is.
     BRIGADE_BOOL = 13,
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Communicator, Error, Op};
+use brigade_comm::{Communicator, Dtype, Error, Op};
 
 use crate::world::{TRANSPORTS, each_rank, over};
 
@@ -35,6 +35,23 @@ fn every_pair_exchanges_messages() {
                         }
                     }
                 }
+            }
+        });
+    }
+}
+
+/// A byte of 2 is true, and none that a `bool` may have: to oneself, and to another rank.
+#[test]
+fn what_arrives_as_a_bool_is_one() {
+    for ranks in [1, 2] {
+        each_rank(ranks, &over("loopback"), move |member| {
+            let me = member.rank();
+            for ahead in 0..ranks {
+                let (to, from) = ((me + ahead) % ranks, (me + ranks - ahead) % ranks);
+                let mut got = [9; 4];
+                let messages = member.messages().send_bytes(Dtype::Bool, &[2, 0, 255, 1], to);
+                messages.recv_bytes(Dtype::Bool, &mut got, from).run().expect("a message");
+                assert_eq!(got, [1, 0, 1, 1], "{ranks} ranks: rank {me} to {to}");
             }
         });
     }
