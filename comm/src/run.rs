@@ -266,6 +266,7 @@ impl Turn<'_, '_> {
             0 => wire.pull_into(rest)?,
             given => given,
         };
+        assert!(head + taken <= HEADER_BYTES, "a wire hands out no more than it was asked for");
         self.position.head += taken as u8;
         let ours = self.position.header;
         if head + taken == HEADER_BYTES && self.position.arriving != *ours.bytes() {

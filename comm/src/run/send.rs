@@ -52,6 +52,7 @@ impl Turn<'_, '_> {
     #[cold]
     fn settle(&mut self, wire: &mut dyn SendWire) -> Result<bool, Stop> {
         let held = wire.held()? as u64;
+        let mut heads = HEADER_BYTES as u64;
         let Position { step: current, taken, settled, .. } = *self.position;
         let mut moved = held == 0;
         let mut left = held;
@@ -62,11 +63,13 @@ impl Turn<'_, '_> {
             let taken = if step == current { taken } else { self.plan.steps[step as usize].bytes };
             let free = taken - taken.min(left);
             left -= taken - free;
+            heads += HEADER_BYTES as u64;
             let is_settled = step != current && free == taken;
             let progress = &mut self.progress[step as usize];
             moved |= *progress < free;
             *progress = if is_settled { COMPLETE } else { free.max(*progress) };
         }
+        assert!(left <= heads, "a wire holds no more than it has taken");
         let is_settled = |step: &u32| self.progress[*step as usize] == COMPLETE;
         let done = (settled..current).take_while(is_settled).count() as u32;
         (self.position.settled, self.position.holds) = (settled + done, held > 0);
@@ -98,7 +101,7 @@ impl Turn<'_, '_> {
         // cache lines, which the header would shift.
         let along = if whole && body.len() <= JOINED_BYTES - rest { body.len() } else { 0 };
         joined[rest..rest + along].copy_from_slice(&body[..along]);
-        let taken = wire.push(&joined[..rest + along])?;
+        let taken = of_offered(wire.push(&joined[..rest + along])?, rest + along);
         self.position.head += taken.min(rest) as u8;
         let taken = taken.saturating_sub(rest);
         if usize::from(self.position.head) < HEADER_BYTES || along > 0 || body.is_empty() {
@@ -121,6 +124,13 @@ impl Turn<'_, '_> {
         if is_held && !self.position.holds {
             (self.position.holds, self.position.settled) = (true, self.position.step);
         }
-        Ok(taken)
+        Ok(of_offered(taken, body.len()))
     }
+}
+
+/// How many of the bytes that it was offered a wire has taken. Wires may be anybody's; what one
+/// claims beyond the end would be memory that is not there.
+fn of_offered(taken: usize, offered: usize) -> usize {
+    assert!(taken <= offered, "a wire takes no more than it was offered");
+    taken
 }

@@ -1,5 +1,5 @@
-//! A transport that reaches only some of the ranks, lacks windows, fails to join a group, or opens
-//! no wires: what other hosts would have.
+//! A transport that reaches only some of the ranks, lacks windows, fails to join a group, opens no
+//! wires, or wires that cannot count: what other hosts would have, and what users may write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +32,8 @@ struct Lacks {
     windows_of_all: bool,
     /// Whoever it dials does not answer.
     wires: bool,
+    /// What its wires take, they say, is a byte more than that.
+    honesty: bool,
     /// The group that it does not join: its second one, say.
     group: Option<usize>,
 }
@@ -56,6 +58,12 @@ impl Hosted {
     pub(crate) fn without_wires(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
         let lacks = Lacks { wires: true, ..Lacks::default() };
         Self::lacking(inner, 1, lacks, lacks)
+    }
+
+    /// The wires of the first rank that opens it say to have taken a byte that they were not given.
+    pub(crate) fn lying_at_first(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        let first = Lacks { honesty: true, ..Lacks::default() };
+        Self::lacking(inner, 1, first, Lacks::default())
     }
 
     /// The first rank that opens it cannot join the group of the world.
@@ -159,7 +167,11 @@ impl Endpoint for HostedEndpoint {
             }
             return Err(TransportError::Timeout { what: format!("member {to}"), waited_ms: 0 });
         }
-        self.inner.connect(to, deadline)
+        let wire = self.inner.connect(to, deadline)?;
+        Ok(match self.lacks.honesty {
+            true => wire.map(|wire| Box::new(LyingWire(wire)) as Box<dyn SendWire>),
+            false => wire,
+        })
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
@@ -195,5 +207,16 @@ impl Windows for HostedEndpoint {
         descriptor: &[u8],
     ) -> Result<Option<Box<dyn RemoteWindow>>, TransportError> {
         self.inner.windows().expect("it has some").import(peer, descriptor)
+    }
+}
+
+/// It takes headers honestly, so that the lie is one of what comes with them or behind.
+struct LyingWire(Box<dyn SendWire>);
+
+impl SendWire for LyingWire {
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        const HEADER_BYTES: usize = 32;
+        let taken = self.0.push(bytes)?;
+        Ok(taken + usize::from(bytes.len() != HEADER_BYTES && taken == bytes.len()))
     }
 }

@@ -1,4 +1,5 @@
-//! Operators that panic although they must not: an error on every rank, and no hang.
+//! Operators that panic although they must not, and wires at which we do: an error on every rank,
+//! and no hang.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -61,5 +62,30 @@ fn an_operator_that_panics_in_a_blocking_call_is_an_error_on_every_other_rank() 
             let error = member.barrier().expect_err("the communicator is of no more use");
             assert!(error.to_string().contains("panicked"), "{transport}: {error}");
         });
+    }
+}
+
+/// A wire that says to have taken a byte more than it was offered, of a message in one piece with
+/// its header and of a long one: nobody looks for that byte.
+#[test]
+fn a_wire_that_cannot_count_is_an_error_on_every_rank() {
+    for count in [10, 100_000] {
+        let panicked = each_rank(3, &over("loopback that lies at first"), move |member| {
+            let mut data = vec![1u8; count];
+            match catch_unwind(AssertUnwindSafe(|| member.all_reduce(&mut data, Op::Sum))) {
+                Ok(outcome) => {
+                    outcome.and_then(|()| member.barrier()).expect_err("one of them gave up");
+                    false
+                }
+                Err(panic) => {
+                    let why = panic.downcast_ref::<&str>().copied().unwrap_or_default();
+                    assert_eq!(why, "a wire takes no more than it was offered");
+                    let error = member.barrier().expect_err("the communicator is of no more use");
+                    assert!(error.to_string().contains("panicked"), "{count}: {error}");
+                    true
+                }
+            }
+        });
+        assert_eq!(panicked.iter().filter(|it| **it).count(), 1, "{count}: {panicked:?}");
     }
 }

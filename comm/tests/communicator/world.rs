@@ -84,6 +84,10 @@ pub(crate) fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn T
             let memory = World::new(ranks).clock(Clock::Real).transport();
             vec![Hosted::without_wires(Arc::new(memory))]
         }
+        "loopback that lies at first" => {
+            let memory = World::new(ranks).clock(Clock::Real).transport();
+            vec![Hosted::lying_at_first(Arc::new(memory))]
+        }
         "shm without windows" => vec![Hosted::transport(shm(), 1, false)],
         "shm without windows on one" => vec![Hosted::without_windows_on_one(shm())],
         "shm in two hosts" => {
