@@ -33,9 +33,10 @@ use crate::{Communicator, Error};
 use held::Held;
 use ways::{Rest, Way};
 
-/// The longest sleep of one who waits for a signal: a lost peer is noticed this much later.
+/// The longest sleep of one who waits for a signal: a lost peer is noticed this much later, and so
+/// is the first signal of another thread of this rank where only peers ring.
 const NAP: Duration = Duration::from_millis(20);
-/// That of one who waits while another thread sleeps at the bells.
+/// That of one who waits while another thread sleeps at the bells, or has signalled itself there.
 const SHORT_NAP: Duration = Duration::from_micros(500);
 
 /// A window of every rank of a group, as one rank sees them. Offsets and lengths are bytes.
@@ -261,15 +262,20 @@ impl Window {
                     self.sleep_at_bells(ends, left, &come, (waiting.stall.as_mut(), &name))?;
                 }
                 Rest::Clerk { .. } => {
-                    let looks = self.held.looks.count();
-                    if come().is_none() {
-                        self.held.looks.wait(looks, left.min(NAP));
-                    }
+                    self.sleep_till_looked(left, &come);
                     if come().is_none() {
                         self.look_around(waiting.stall.as_mut(), &mut [], &name())?;
                     }
                 }
             }
+        }
+    }
+
+    /// Sleep until the serving thread has looked around, or this rank has signalled itself.
+    fn sleep_till_looked(&self, left: Duration, come: &dyn Fn() -> Option<u64>) {
+        let looks = self.held.looks.count();
+        if come().is_none() {
+            self.held.looks.wait(looks, left.min(NAP));
         }
     }
 
@@ -300,8 +306,12 @@ impl Window {
             bells.disarm(endpoints);
             return Ok(());
         }
-        // A bell that fails is one that does not ring: we look again after the nap.
-        let _ = bells.wait(endpoints, left.min(NAP));
+        if endpoints.is_empty() {
+            self.sleep_till_looked(left, come);
+        } else {
+            // A bell that fails is one that does not ring: we look again after the nap.
+            self.held.sleep_at_bells(|nap| drop(bells.wait(endpoints, left.min(nap))));
+        }
         if come().is_none() {
             self.look_around(stall, endpoints, &name())?;
         }

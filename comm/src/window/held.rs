@@ -1,13 +1,13 @@
 //! What those who use a window share with the thread that serves it: the memory, the counters, and
 //! word of when that thread has looked around.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use brigade_transports::WindowMemory;
 
-use super::{WindowSize, lock};
+use super::{NAP, SHORT_NAP, WindowSize, lock};
 use crate::wait::Watch;
 
 /// A rank's own window.
@@ -22,6 +22,10 @@ pub(super) struct Held {
     pub(super) looks: Looks,
     /// How often the serving thread found something to do.
     served: AtomicU64,
+    /// How many threads sleep at the bells, which only peers ring.
+    at_bells: AtomicU32,
+    /// Whether one of them slept while this rank signalled itself.
+    was_missed: AtomicBool,
 }
 
 impl Held {
@@ -33,8 +37,9 @@ impl Held {
     ) -> Self {
         let signals = (0..size.signals).map(|_| AtomicU64::new(0)).collect();
         let (memory, looks) = (Mutex::new(memory), Looks::default());
-        let served = AtomicU64::new(0);
-        Self { memory, is_reached, signals, size, watch, looks, served }
+        let (served, at_bells) = (AtomicU64::new(0), AtomicU32::new(0));
+        let was_missed = AtomicBool::new(false);
+        Self { memory, is_reached, signals, size, watch, looks, served, at_bells, was_missed }
     }
 
     /// The serving thread has done something.
@@ -57,6 +62,19 @@ impl Held {
 
     pub(super) fn add(&self, signal: usize, add: u64) {
         self.signals[signal].fetch_add(add, Ordering::Release);
+        self.looks.add();
+        // Whoever sleeps there is another thread of this rank.
+        if self.at_bells.load(Ordering::Relaxed) > 0 {
+            self.was_missed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Sleep at the bells by `sleep`, for as long as it is told. Where threads of this rank signal
+    /// each other that is short from the second time on, for no bell rings then.
+    pub(super) fn sleep_at_bells(&self, sleep: impl FnOnce(Duration)) {
+        self.at_bells.fetch_add(1, Ordering::Relaxed);
+        sleep(if self.was_missed.load(Ordering::Relaxed) { SHORT_NAP } else { NAP });
+        self.at_bells.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// What a counter has come to.
@@ -68,8 +86,9 @@ impl Held {
 }
 
 /// How often the serving thread, which alone sleeps at the bells, has woken up or is about to sleep
-/// there. Who finds nothing on a wire waits until that number is another one than before it looked:
-/// whatever moved since then has woken the thread, or is seen by it before it sleeps.
+/// there, and how often a counter was added to here. Who finds nothing on a wire waits until that
+/// number is another one than before it looked: whatever moved since then has woken the thread, or
+/// is seen by it before it sleeps.
 #[derive(Default)]
 pub(super) struct Looks {
     count: AtomicU64,

@@ -1,6 +1,8 @@
 //! What a communicator promises, on worlds of threads over every transport: each file a promise.
 
 mod any;
+#[path = "../best/mod.rs"]
+mod best;
 mod bytes;
 mod collectives;
 mod deadlines;

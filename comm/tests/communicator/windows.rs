@@ -1,9 +1,11 @@
 //! Windows: what was put is there once its signal is seen, and what makes no sense is refused.
 
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Communicator, Error, Settings, WindowSize};
+use brigade_comm::{Communicator, Error, Settings, Window, WindowSize};
 
+use crate::best::best;
 use crate::world::{each_rank, over};
 
 /// Worlds by whose transports ranks reach each other's memory by themselves, and those where all or
@@ -56,6 +58,46 @@ fn ring(member: &Communicator) {
     window.get(next, 0, &mut got).expect("a get");
     assert!(got[0] == 0 && got[1..] == block(rank, ROUNDS)[..]);
     member.barrier().expect("nobody needs the windows any more");
+}
+
+#[test]
+fn who_waits_for_a_signal_of_its_own_rank_notices_it_soon() {
+    for transport in WORLDS {
+        for ranks in [1, 2] {
+            let done = Arc::new(Barrier::new(ranks));
+            each_rank(ranks, &over(transport), move |member| {
+                let window = member.window(WindowSize { bytes: 0, signals: 1 }).expect("a window");
+                if member.rank() == 0 {
+                    let mut round = 0;
+                    let what = format!("{transport}, {ranks} ranks: a signal to oneself");
+                    best(&what, Duration::from_millis(3), || lateness(&window, &mut round));
+                }
+                done.wait();
+            });
+        }
+    }
+}
+
+/// How late a signal to oneself is noticed by one who waits for it, mostly.
+fn lateness(window: &Window, round: &mut u64) -> Duration {
+    const TIMES: usize = 15;
+    let mut late: Vec<Duration> = (0..TIMES)
+        .map(|_| {
+            *round += 1;
+            let signalled = Mutex::new(Instant::now());
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(30));
+                    *signalled.lock().expect("nobody panics") = Instant::now();
+                    window.signal(0, 0, 1).expect("a signal");
+                });
+                window.wait(0, *round).expect("a signal");
+                signalled.lock().expect("nobody panics").elapsed()
+            })
+        })
+        .collect();
+    late.sort();
+    late[TIMES / 2]
 }
 
 #[test]
