@@ -15,6 +15,7 @@ pub(crate) mod decoder;
 pub(crate) mod frame;
 mod history;
 mod monitor;
+mod summary;
 mod verdict;
 
 use std::fmt::Debug;
@@ -35,6 +36,7 @@ use monitor::Heard;
 pub(crate) use court::NO_SIGNATURE;
 pub use frame::{CARD_BYTES_MAX, Member, RANKS_MAX};
 pub(crate) use history::History;
+pub(crate) use summary::shortened;
 pub use verdict::{Refusal, Verdict, WaitingReport};
 
 /// How long a report may take to leave this process.
@@ -296,39 +298,6 @@ impl Control {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.verdict()
-    }
-
-    /// What ranks last said to the root about waiting in communicator `group`; `None` when the
-    /// root does not answer within half a second.
-    pub fn waiting_reports(&self, group: u64) -> Option<Vec<WaitingReport>> {
-        let star = self.star();
-        let line = star.line.as_ref()?;
-        let _open = locked(&line.question);
-        star.heard.ask_about(group);
-        let token = line.token.fetch_add(1, Ordering::Relaxed);
-        if !star.say(&Frame::Ask { token, group }) {
-            return None;
-        }
-        star.heard.answer(token, ANSWER_TIMEOUT)
-    }
-
-    /// One line on what each of `members` (world ranks) last reported in communicator `group`, for
-    /// the sentence at a deadline. May wait for the root for half a second.
-    pub fn waiting_summary(&self, group: u64, members: &[usize]) -> String {
-        let Some(reports) = self.waiting_reports(group) else {
-            return "what the others wait for is not known: the root does not answer".into();
-        };
-        let left = self.left_ranks();
-        let line = |rank: &usize| match reports.iter().find(|report| report.rank == *rank) {
-            _ if left.contains(rank) || self.has_parted(*rank, group) => {
-                format!("rank {rank} left the communicator")
-            }
-            Some(WaitingReport { age_ms, description, .. }) => {
-                format!("rank {rank} last reported {description}, {age_ms} ms ago")
-            }
-            None => format!("rank {rank} reported nothing"),
-        };
-        members.iter().map(line).collect::<Vec<_>>().join(", ")
     }
 
     /// Leave the world: others will not take our end for a loss. Done by dropping, too.

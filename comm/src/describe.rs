@@ -96,14 +96,27 @@ fn ranges(numbers: &[usize]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
+/// The first of these runs, and how many numbers are in the others: `0, 2-5 and 12 more`.
+pub(crate) fn first_ranges(numbers: &[usize], most: usize) -> String {
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let told: usize = runs.take(most).map(<[usize]>::len).sum();
+    let (told, rest) = numbers.split_at(told);
+    match rest.len() {
+        0 => ranges(told),
+        more => format!("{} and {more} more", ranges(told)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{ranges, size_in_words};
+    use super::{first_ranges, ranges, size_in_words};
 
     #[test]
     fn ranks_and_sizes_are_told_in_short() {
         assert_eq!(ranges(&[0, 2, 3, 4, 7, 8]), "0, 2-4, 7-8");
         assert_eq!(ranges(&[5]), "5");
+        assert_eq!(first_ranges(&[0, 2, 3, 4, 7, 8], 2), "0, 2-4 and 2 more");
+        assert_eq!(first_ranges(&[0, 2, 3, 4], 2), "0, 2-4");
         let sizes = [3, 9, 10, 16, 20, 26].map(size_in_words);
         assert_eq!(sizes, ["8", "512", "1K", "64K", "1M", "64M"]);
     }

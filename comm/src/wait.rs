@@ -4,6 +4,7 @@
 mod crossing;
 mod opening;
 mod stall;
+mod standstill;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +12,14 @@ use std::time::{Duration, Instant};
 use brigade_transports::{Endpoint, TransportError};
 
 use crate::Error;
-use crate::control::{Control, History, NO_SIGNATURE, Verdict};
+use crate::control::{Control, History, NO_SIGNATURE, Verdict, WaitingReport};
 use crate::header::Header;
 use crate::interrupt;
-use crate::plan::{Channel, Plan};
-use crate::run::{Run, Stop};
+use crate::run::Stop;
 use crate::say::warn;
 pub(crate) use opening::{Joining, Opening};
 pub(crate) use stall::Stall;
+pub(crate) use standstill::{At, Standstill};
 
 /// A call that has stood still for so long tells the others which call it is in.
 const TELL_AFTER: Duration = Duration::from_millis(60);
@@ -32,65 +33,6 @@ pub(crate) const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
 const LEFT_GRACE: Duration = Duration::from_millis(700);
 /// How long after a rank has closed its wire word of its leaving may still be on its way.
 const CLOSED_GRACE: Duration = Duration::from_millis(100);
-
-/// A call that does not move, for whoever must say so.
-pub(crate) struct Standstill<'a> {
-    pub(crate) at: At<'a>,
-    pub(crate) name: &'a str,
-    pub(crate) header: &'a Header,
-}
-
-/// How far a call is.
-#[derive(Clone, Copy)]
-pub(crate) enum At<'a> {
-    /// At the steps of a plan.
-    Step(&'a Run, &'a Plan),
-    /// At something that only this member can go on with, in words.
-    Member(u32, &'a str),
-    /// Nowhere: it waits for whichever member comes first.
-    Anyone,
-}
-
-impl Standstill<'_> {
-    /// The member waited for.
-    fn peer(&self) -> Option<u32> {
-        let (run, plan) = match self.at {
-            At::Step(run, plan) => (run, plan),
-            At::Member(peer, _) => return Some(peer),
-            At::Anyone => return None,
-        };
-        match run.waiting_for(plan)? {
-            (Channel::From(peer) | Channel::To(peer), _) => Some(peer),
-            (Channel::Within, _) => None,
-        }
-    }
-
-    /// The place in words.
-    fn place(&self, rank: u32, members: &[u32]) -> String {
-        let (run, plan) = match self.at {
-            At::Step(run, plan) => (run, plan),
-            At::Member(_, doing) => return format!("rank {rank}, {}: {doing}", self.name),
-            At::Anyone => {
-                return format!("rank {rank}, {}: waiting for any of the others", self.name);
-            }
-        };
-        let Some((channel, step)) = run.waiting_for(plan) else {
-            return format!("rank {rank}, {}", self.name);
-        };
-        let chunk = step.chunk;
-        let doing = match channel {
-            Channel::From(peer) => {
-                format!("waiting for chunk {chunk} from rank {}", members[peer as usize])
-            }
-            Channel::To(peer) => {
-                format!("no room for chunk {chunk} to rank {}", members[peer as usize])
-            }
-            Channel::Within => format!("working on chunk {chunk}"),
-        };
-        let (number, moves) = (step.number + 1, plan.moves);
-        format!("rank {rank}, {}, step {number} of {moves}: {doing}", self.name)
-    }
-}
 
 /// What a waiting rank watches, and how it words what it finds.
 pub(crate) struct Watch {
@@ -230,8 +172,13 @@ impl Watch {
     }
 
     fn others(&self) -> String {
+        self.others_of(self.control.waiting_reports(self.group).as_deref())
+    }
+
+    /// What the root has answered of them, in words.
+    fn others_of(&self, reports: Option<&[WaitingReport]>) -> String {
         let members: Vec<usize> = self.members.iter().map(|&rank| rank as usize).collect();
-        format!("; {}", self.control.waiting_summary(self.group, &members))
+        format!("; {}", self.control.summary_of(self.group, &members, reports))
     }
 
     /// What to tell the caller when a run stopped, and what to tell the other ranks.

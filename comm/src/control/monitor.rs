@@ -124,6 +124,12 @@ impl Heard {
         partings.get(&group).into_iter().flatten().any(|(parted, _)| *parted == rank)
     }
 
+    /// Who has left that communicator, as far as we have asked about it.
+    pub(super) fn parted_ranks(&self, group: u64) -> Vec<usize> {
+        let partings = locked(&self.partings);
+        partings.get(&group).into_iter().flatten().map(|(parted, _)| *parted).collect()
+    }
+
     /// The first that could not join that communicator, and why.
     pub(super) fn unjoined(&self, group: u64) -> Option<(usize, String)> {
         let partings = locked(&self.partings);

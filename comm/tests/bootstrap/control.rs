@@ -99,9 +99,8 @@ fn waiting_ranks_are_compared_and_summarised() {
     let summary = || joined[1].control.waiting_summary(9, &[0, 2, 3]);
     until("the summary", || {
         let text = summary();
-        text.starts_with("rank 0 last reported all-reduce of 8 f32, ")
-            && text.contains("rank 2 last reported barrier, ")
-            && text.ends_with("rank 3 reported nothing")
+        text.starts_with("rank 3 reported nothing; rank 2 last reported barrier, ")
+            && text.contains(" ms ago; rank 0 last reported all-reduce of 8 f32, ")
     });
     assert!(joined.iter().all(|world| world.control.verdict().is_none()));
     drop(joined.pop());

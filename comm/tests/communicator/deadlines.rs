@@ -126,6 +126,28 @@ fn work_in_flight_and_messages_end_at_the_deadline_too() {
     }
 }
 
+/// They end with the sentence of whoever came first, which is cut where it is long.
+#[test]
+fn each_of_many_ranks_hears_which_one_never_comes() {
+    const RANKS: usize = 16;
+    const ABSENT: usize = RANKS - 1;
+    let settings = Settings { timeout: Duration::from_millis(1500), ..over("loopback") };
+    let given_up = Arc::new(Barrier::new(RANKS));
+    let texts = each_rank(RANKS, &settings, move |member| {
+        std::thread::sleep(Duration::from_millis(20 * member.rank() as u64));
+        let is_here = member.rank() != ABSENT;
+        let text = is_here.then(|| member.barrier().expect_err("one is missing").to_string());
+        given_up.wait();
+        text
+    });
+    let texts: Vec<String> = texts.into_iter().flatten().collect();
+    assert_eq!(texts.len(), RANKS - 1);
+    for text in texts {
+        assert!(text.contains(&format!("rank {ABSENT} reported nothing")), "{text}");
+        assert!(text.len() < 512, "{} bytes: {text}", text.len());
+    }
+}
+
 /// One of the two says so, as the other hears of its deadline.
 #[test]
 fn ranks_that_wait_for_each_other_with_one_message_each_hear_what_to_do() {
