@@ -19,7 +19,7 @@ use crate::maker::Maker;
 use crate::nodes::numbers;
 use crate::purpose::Purpose;
 use crate::select::Selector;
-use crate::wait::{Watch, error_of};
+use crate::wait::{PASSED_ON_WAIT, Watch, error_of};
 use crate::work::Progress;
 use crate::world::World;
 use crate::{Dtype, Error, Settings};
@@ -221,11 +221,11 @@ impl Communicator {
     }
 
     /// End this world on all ranks: whoever waits gets [`Error::Aborted`] with this reason. Returns
-    /// once this rank has heard so itself, and refuses further calls; within a second at most.
+    /// once this rank has heard so itself, and refuses further calls; within a second at most. The
+    /// others hear it when the process that brought the ranks together goes on, if it is stopped.
     pub fn abort(&self, why: &str) {
-        self.shared.world.control.abort(why);
         // Where the network is stuck, whoever is told later is told by what is lost.
-        let _ = self.shared.world.control.await_verdict(ABORT_WAIT);
+        self.shared.world.control.give_up(why, ABORT_WAIT);
     }
 
     /// Why this world cannot go on, once that is known: a lost rank, an abort, a mismatch. For
@@ -285,7 +285,7 @@ impl Shared {
     #[inline]
     pub(crate) fn drain(&self) {
         let why = "interrupted behind calls that were started before";
-        self.progress.drain(|| self.world.control.abort(why));
+        self.progress.drain(|| self.world.control.give_up(why, PASSED_ON_WAIT));
     }
 
     /// Carry out a call on this thread, without regard to the queue.

@@ -5,7 +5,8 @@
 //! Nobody is woken by it: a rank that waits looks at [`Control::verdict`] every few milliseconds.
 //!
 //! What the star is not: a way to move data, and a failure detector for stopped processes. A
-//! process that is stopped or slow keeps its connection and is not lost; deadlines are for that.
+//! process that is stopped or slow keeps its connection and is not lost; deadlines are for that. If
+//! it is the root's, nobody passes anything on: who gives up then ends what it does by itself.
 //! What is said after the proof is sealed where the rank asks for that (`Settings::encrypt`), and
 //! else neither encrypted nor authenticated one by one.
 
@@ -256,9 +257,22 @@ impl Control {
         }
     }
 
-    /// Give up for everybody.
+    /// Tell the root that this rank gives up for everybody.
     pub fn abort(&self, why: &str) {
         if !self.say(&Frame::Abort { why: why.to_owned() }) {
+            self.heard.decide(Verdict::Aborted { rank: self.rank, why: why.to_owned() });
+        }
+    }
+
+    /// Give up for everybody, and wait for at most so long until this rank has heard so itself. A
+    /// root that is stopped takes what it is told and passes nothing on: then this rank decides
+    /// alone, so that whatever it does in this world ends. What was decided before stands.
+    pub(crate) fn give_up(&self, why: &str, patience: Duration) {
+        if self.verdict().is_some() {
+            return;
+        }
+        self.abort(why);
+        if self.await_verdict(patience).is_none() {
             self.heard.decide(Verdict::Aborted { rank: self.rank, why: why.to_owned() });
         }
     }

@@ -200,15 +200,13 @@ impl Watch {
 
     /// End the world because of what happened here, and word it for the caller.
     pub(crate) fn abort(&self, why: &str) -> Error {
-        self.control.abort(why);
-        self.control.await_verdict(PASSED_ON_WAIT);
+        self.control.give_up(why, PASSED_ON_WAIT);
         Error::Aborted { rank: self.world_rank(), why: why.to_owned() }
     }
 
     /// End the world with an error of our own. The others hear of it before our caller does.
     fn give_up(&self, error: Error) -> Error {
-        self.control.abort(&error.to_string());
-        self.control.await_verdict(PASSED_ON_WAIT);
+        self.control.give_up(&error.to_string(), PASSED_ON_WAIT);
         error
     }
 

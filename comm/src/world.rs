@@ -168,10 +168,7 @@ impl World {
     /// This rank could not join the group of all. The others may have, and nothing else would tell
     /// them why they are left by it.
     pub(crate) fn without_us(&self, error: Error) -> Error {
-        if self.control.verdict().is_none() {
-            self.control.abort(&error.to_string());
-            self.control.await_verdict(PASSED_ON_WAIT);
-        }
+        self.control.give_up(&error.to_string(), PASSED_ON_WAIT);
         error
     }
 
