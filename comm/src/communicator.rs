@@ -270,7 +270,8 @@ impl Drop for Communicator {
         // What follows them may still use what the caller keeps with the communicator.
         self.shared.progress.callbacks.close(self.shared.settings.timeout);
         // Before the wires close, which others might take for something worse.
-        self.shared.world.control.leave_group(self.shared.group);
+        let Shared { world, members, group, .. } = &*self.shared;
+        world.control.leave_group(*group, members.len());
     }
 }
 

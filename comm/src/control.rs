@@ -170,18 +170,23 @@ impl Control {
         self.star().heard.lost(rank)
     }
 
-    /// Say that this rank leaves communicator `group`, though not the world.
-    pub(crate) fn leave_group(&self, group: u64) {
-        self.leave_group_because(group, "");
+    /// Say that this rank leaves communicator `group` of so many members, though not the world.
+    pub(crate) fn leave_group(&self, group: u64, members: usize) {
+        self.say_that_we_leave(group, members, "");
     }
 
     /// Say that this rank leaves communicator `group` because it could not join it, and in which
     /// words whoever waits there shall hear that, by [`Control::unjoined`].
     pub(crate) fn leave_group_because(&self, group: u64, why: &str) {
+        self.say_that_we_leave(group, 0, why);
+    }
+
+    fn say_that_we_leave(&self, group: u64, members: usize, why: &str) {
         let star = self.star();
         star.heard.forget_group(group);
+        let why = why.to_owned();
         // Without a root there is nobody to tell.
-        let _sent = star.say(&Frame::LeaveGroup { group, why: why.to_owned() });
+        let _sent = star.say(&Frame::LeaveGroup { group, members: wire(members), why });
     }
 
     /// The first rank that could not join communicator `group`, and why; known as of
@@ -201,11 +206,12 @@ impl Control {
         let _sent = self.say(&Frame::LetGo { group });
     }
 
-    /// Say that this rank is done with `group`, and hear from now on of all others that are or will
-    /// be. `description` is what it does meanwhile.
-    pub(crate) fn part(&self, group: u64, description: &str) {
+    /// Say that this rank is done with `group` of so many members, and hear from now on of all
+    /// others that are or will be. `description` is what it does meanwhile.
+    pub(crate) fn part(&self, (group, members): (u64, usize), description: &str) {
+        let (members, why) = (wire(members), String::new());
         // Without a root there is nobody to tell.
-        let _sent = self.say(&Frame::LeaveGroup { group, why: String::new() });
+        let _sent = self.say(&Frame::LeaveGroup { group, members, why });
         // Who stands there is told, also of what the root knew before. A short one, without which
         // we would hear of nobody, so it is said in any case.
         self.heard.ask_about(group);

@@ -28,7 +28,7 @@ use crate::eagerness::Eagerness;
 use crate::header::Header;
 use crate::maker::Maker;
 use crate::run::Stop;
-use crate::wait::{At, Stall, Standstill};
+use crate::wait::{At, Stall, Standstill, Watch};
 use crate::{Communicator, Error};
 use held::Held;
 use ways::{Rest, Way};
@@ -385,7 +385,8 @@ impl Drop for Window {
             return std::mem::forget((Arc::clone(&self.held), Arc::clone(&self.rest)));
         }
         // Before the endpoints close, which others might take for something worse.
-        self.held.watch.control.leave_group(self.held.watch.group);
+        let Watch { control, group, members, .. } = &self.held.watch;
+        control.leave_group(*group, members.len());
     }
 }
 

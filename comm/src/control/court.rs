@@ -11,17 +11,21 @@
 //!   different things about the same call of the same communicator, they disagree. The rank that is
 //!   ahead may have left that call behind: it tells its last calls, too.
 //! * Who has left a communicator is told to those who stand or ask there, once, and to nobody else.
-//!   Where it stood before is forgotten, unless it says that it stands there still.
+//!   Where it stood before is forgotten, unless it says that it stands there still. What all
+//!   members have left is forgotten soon, anything else (see `partings`) only where it is too much.
 //! * Who holds something until others have left a communicator needs the root until it has let go.
 //! * The first verdict stands. Who is lost after it is told to all, for those who want to go on.
 
+mod partings;
+
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Waiting};
 use super::verdict::{Verdict, WaitingReport};
 use crate::header::Header;
+use partings::Partings;
 
 /// How long a rank that others report as lost may still say that it is leaving.
 const GRACE: Duration = Duration::from_millis(50);
@@ -29,6 +33,9 @@ const GRACE: Duration = Duration::from_millis(50);
 pub(crate) const NO_SIGNATURE: [u8; 32] = [0; 32];
 /// The most communicators whose waiting calls are remembered.
 const GROUPS_MAX: usize = 1024;
+/// How often it is remembered that a rank has left a communicator in which others still are: some
+/// 50 bytes each.
+const PARTINGS_MAX: usize = 1 << 20;
 
 /// Who is to hear something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +54,8 @@ pub(crate) struct Court {
     verdict: Option<Verdict>,
     accused: BTreeMap<usize, Accusation>,
     groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
-    /// Who has left which communicator, in the order in which the first has.
-    partings: VecDeque<Partings>,
+    /// Who has left which communicator.
+    partings: Partings,
     /// Who holds something until others have left which one.
     holds: BTreeSet<(usize, u64)>,
 }
@@ -58,29 +65,6 @@ enum Presence {
     Here,
     Left,
     Lost,
-}
-
-/// Who has left a communicator.
-#[derive(Debug)]
-struct Partings {
-    group: u64,
-    /// Each with why, if it could not join.
-    parted: Vec<(usize, String)>,
-    /// How many of these each rank has been told, the first ones first: thousands may have left
-    /// when somebody asks again and again.
-    told: BTreeMap<usize, usize>,
-}
-
-impl Partings {
-    /// What `to` has not been told yet, and is told now.
-    fn tell(&mut self, to: usize) -> impl Iterator<Item = Order> {
-        let Self { group, parted, told } = self;
-        let known = told.insert(to, parted.len()).unwrap_or(0);
-        parted[known..].iter().map(move |(rank, why)| {
-            let left = Frame::LeftGroup { rank: wire(*rank), group: *group, why: why.clone() };
-            (Audience::One(to), left)
-        })
-    }
 }
 
 #[derive(Debug)]
@@ -123,7 +107,7 @@ impl Court {
             verdict: None,
             accused: BTreeMap::new(),
             groups: BTreeMap::new(),
-            partings: VecDeque::new(),
+            partings: Partings::new(PARTINGS_MAX),
             holds: BTreeSet::new(),
         }
     }
@@ -166,14 +150,16 @@ impl Court {
                 self.holds.remove(&(from, group));
                 Vec::new()
             }
-            Frame::LeaveGroup { group, why } => self.part(from, group, why),
+            Frame::LeaveGroup { group, members, why } => {
+                self.part(from, (group, members as usize), why)
+            }
             Frame::Waiting(said) => {
-                let mut orders = self.partings_for(from, said.group);
+                let mut orders = self.partings.tell(from, said.group);
                 orders.extend(self.compare(from, Stand { since: now, said }));
                 orders
             }
             Frame::Ask { token, group } => {
-                let mut orders = self.partings_for(from, group);
+                let mut orders = self.partings.tell(from, group);
                 orders.push((Audience::One(from), self.answer(token, group, now)));
                 orders
             }
@@ -220,27 +206,13 @@ impl Court {
         Vec::new()
     }
 
-    fn part(&mut self, rank: usize, group: u64, why: String) -> Vec<Order> {
-        let known = self.partings.iter().position(|it| it.group == group);
-        let at = known.unwrap_or_else(|| {
-            let (parted, told) = (Vec::new(), BTreeMap::new());
-            self.partings.push_back(Partings { group, parted, told });
-            if self.partings.len() > GROUPS_MAX {
-                self.partings.pop_front();
-            }
-            self.partings.len() - 1
-        });
-        let partings = &mut self.partings[at];
-        // Whoever leaves forgets what it has heard.
-        partings.told.remove(&rank);
-        if partings.parted.iter().all(|(known, _)| *known != rank) {
-            partings.parted.push((rank, why));
-        }
-        let Entry::Occupied(mut stands) = self.groups.entry(group) else { return Vec::new() };
+    fn part(&mut self, rank: usize, group: (u64, usize), why: String) -> Vec<Order> {
+        self.partings.add(rank, group, why);
+        let Entry::Occupied(mut stands) = self.groups.entry(group.0) else { return Vec::new() };
         stands.get_mut().remove(&rank);
         let mut orders = Vec::new();
         for waiter in stands.get().keys() {
-            orders.extend(partings.tell(*waiter));
+            orders.extend(self.partings.tell(*waiter, group.0));
         }
         if stands.get().is_empty() {
             stands.remove();
@@ -248,16 +220,14 @@ impl Court {
         orders
     }
 
-    /// What `to` should know before it waits for anybody in `group`.
-    fn partings_for(&mut self, to: usize, group: u64) -> Vec<Order> {
-        let partings = self.partings.iter_mut().find(|it| it.group == group);
-        partings.map_or(Vec::new(), |it| it.tell(to).collect())
-    }
-
     fn accuse(&mut self, by: usize, rank: usize, how: &str, now: Instant) -> Vec<Order> {
         let here = self.presence.get(rank).is_some_and(|presence| *presence == Presence::Here);
         if here && rank != by && self.verdict.is_none() {
-            let how = format!("{how} (seen by rank {by})");
+            let or_left = match self.partings.has_forgotten() {
+                true => ", unless it has only left that communicator: too many were left to know",
+                false => "",
+            };
+            let how = format!("{how} (seen by rank {by}{or_left})");
             self.accused.entry(rank).or_insert(Accusation { due: now + GRACE, how });
         }
         Vec::new()

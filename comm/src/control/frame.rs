@@ -13,7 +13,7 @@ use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 10;
+pub(crate) const VERSION: u16 = 11;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -125,8 +125,8 @@ pub(crate) enum Frame {
     /// It has let go of it.
     LetGo { group: u64 },
     /// A rank leaves one communicator, not the world: because it is done with it, if `why` is
-    /// empty, or because it could not join.
-    LeaveGroup { group: u64, why: String },
+    /// empty, or because it could not join. It has so many `members`, or 0 if that is not said.
+    LeaveGroup { group: u64, members: u32, why: String },
     /// The root tells that one did, to those who wait there.
     LeftGroup { rank: u32, group: u64, why: String },
     /// The root itself ends as it should.
@@ -217,8 +217,9 @@ impl Frame {
             Frame::Leave | Frame::RootEnds | Frame::Noted => {}
             Frame::Left { rank } => parts.u32(*rank),
             Frame::Hold { group } | Frame::LetGo { group } => parts.u64(*group),
-            Frame::LeaveGroup { group, why } => {
+            Frame::LeaveGroup { group, members, why } => {
                 parts.u64(*group);
+                parts.u32(*members);
                 parts.text(why);
             }
             Frame::LeftGroup { rank, group, why } => {
@@ -278,7 +279,10 @@ impl Frame {
                 Frame::Answer { token, reports: reports.collect::<Result<_, _>>()? }
             }
             17 => Frame::Verdict(Verdict::decode(&mut fields)?),
-            18 => Frame::LeaveGroup { group: fields.u64()?, why: fields.text()? },
+            18 => {
+                let (group, members) = (fields.u64()?, fields.u32()?);
+                Frame::LeaveGroup { group, members, why: fields.text()? }
+            }
             19 => {
                 Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()?, why: fields.text()? }
             }

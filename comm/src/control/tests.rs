@@ -25,7 +25,7 @@ fn a_root_that_reads_nothing_is_not_gone_however_many_groups_stand_still() {
     let told = (0..5000).filter(|group| stand(&control, *group)).count();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(told, UNREAD_MAX as usize);
-    control.leave_group(3);
+    control.leave_group(3, 2);
     assert_eq!(control.await_verdict(Duration::from_millis(200)), None);
 
     // It goes on where it was: what was told is there, and so is room for more.
@@ -39,7 +39,7 @@ fn a_root_that_reads_nothing_is_not_gone_however_many_groups_stand_still() {
         _ => None,
     });
     assert!(groups.eq(0..told as u64));
-    assert_eq!(heard[told], Frame::LeaveGroup { group: 3, why: String::new() });
+    assert_eq!(heard[told], Frame::LeaveGroup { group: 3, members: 2, why: String::new() });
     root.write_all(&Frame::Noted.encode()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while !stand(&control, 5000) {

@@ -103,7 +103,7 @@ impl Inner {
             self.inboxes.let_go();
             state.imports.close();
             // In front of leaving, or the last one here would wait for one who has not said it.
-            self.watched.shared.world.control.part(number, CLOSING);
+            self.watched.shared.world.control.part((number, self.cards.len()), CLOSING);
         } else {
             self.inboxes.hold_on();
             state.imports.hold_on();

@@ -1,5 +1,6 @@
 //! Ranks that leave: what they sent arrives, who still needs them is told, nothing is left behind.
 
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use brigade_comm::{Buffers, Call, Communicator, Dtype, Error, Op};
@@ -62,6 +63,27 @@ fn who_still_needs_a_rank_that_left_is_told() {
             assert!(text.contains("rank 1 has left"), "{transport}: rank {me}: {text}");
         });
     }
+}
+
+/// A rank that is still there, and has left more groups since than anybody keeps.
+#[test]
+fn who_needs_a_rank_that_left_very_many_groups_is_told_that_it_left_this_one() {
+    let have_left = Arc::new(Barrier::new(2));
+    each_rank(2, &over("loopback"), move |member| {
+        let first = twin(&member);
+        first.barrier().expect("both are here");
+        let others: Vec<Communicator> = (0..1100).map(|_| twin(&member)).collect();
+        if member.rank() == 1 {
+            drop(first);
+            drop(others);
+            have_left.wait();
+        } else {
+            have_left.wait();
+            let error = first.barrier().expect_err("rank 1 has left").to_string();
+            assert!(error.contains("rank 1 has left, but barrier"), "{error}");
+        }
+        member.barrier().expect_err("that ends the world");
+    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn waiting(seq: u64, signature: u8, past: &[u8]) -> Frame {
 }
 
 fn leave(group: u64) -> Frame {
-    Frame::LeaveGroup { group, why: String::new() }
+    Frame::LeaveGroup { group, members: 0, why: String::new() }
 }
 
 fn verdict(orders: &[Order]) -> Option<&Verdict> {
@@ -123,12 +123,30 @@ fn who_waits_in_a_group_hears_of_those_who_leave_it() {
     assert_eq!(orders.len(), 3, "both partings, and the answer: {orders:?}");
     let orders = court.hear(3, Frame::Ask { token: 2, group: 7 }, now);
     assert_eq!(orders.len(), 1, "the answer, for it knows of both: {orders:?}");
-    // Numbers of groups are in no order.
-    for group in (0..2 * GROUPS_MAX as u64).rev() {
+    // However many others it has left since.
+    for group in (8..2 * GROUPS_MAX as u64).rev() {
         court.hear(1, leave(group), now);
     }
-    assert_eq!(court.partings.len(), GROUPS_MAX);
-    assert_eq!(court.partings_for(0, 0), [(Audience::One(0), left(1, 0))], "the latest");
+    assert_eq!(court.partings.tell(0, 100), [(Audience::One(0), left(1, 100))]);
+    court.hear(3, leave(8), now);
+    let orders = court.hear(0, Frame::Ask { token: 3, group: 8 }, now);
+    assert_eq!(orders.len(), 4, "three partings, and the answer: {orders:?}");
+}
+
+#[test]
+fn where_the_root_has_forgotten_who_left_the_lost_may_only_have_left() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    court.partings = Partings::new(5);
+    for group in 0..6 {
+        court.hear(1, leave(group), now);
+    }
+    court.hear(0, Frame::ReportLost { rank: 1, how: "its wire closed".into() }, now);
+    let orders = court.tick(now + GRACE);
+    let Some(Verdict::Lost { rank: 1, how }) = verdict(&orders) else {
+        panic!("rank 1 is lost: {orders:?}");
+    };
+    assert!(how.contains("unless it has only left that communicator"), "{how}");
 }
 
 #[test]
@@ -157,7 +175,8 @@ fn why_a_rank_could_not_join_is_told_to_who_waits_there_and_to_who_comes_later()
     let now = Instant::now();
     let mut court = Court::new(3);
     court.hear(0, waiting(0, 0, &[]), now);
-    let orders = court.hear(1, Frame::LeaveGroup { group: 7, why: "no files".into() }, now);
+    let orders =
+        court.hear(1, Frame::LeaveGroup { group: 7, members: 0, why: "no files".into() }, now);
     let left = |to, rank, why: &str| {
         (Audience::One(to), Frame::LeftGroup { rank, group: 7, why: why.into() })
     };
@@ -171,7 +190,7 @@ fn why_a_rank_could_not_join_is_told_to_who_waits_there_and_to_who_comes_later()
 fn of_groups_that_come_and_go_no_stands_are_kept() {
     let now = Instant::now();
     let mut court = Court::new(3);
-    for group in 0..2 * GROUPS_MAX as u64 {
+    for group in 8..2 * GROUPS_MAX as u64 {
         for rank in 0..2 {
             let Frame::Waiting(said) = waiting(5, 1, &[2, 3]) else { unreachable!() };
             assert!(court.hear(rank, Frame::Waiting(Waiting { group, ..said }), now).is_empty());

@@ -44,7 +44,7 @@ fn one_of_each() -> Vec<Frame> {
         Frame::Refused { kind: Refusal::RanksMissing, why: "rank 3".into() },
         Frame::Leave,
         Frame::Left { rank: 4 },
-        Frame::LeaveGroup { group: 3 << 40, why: "no files".into() },
+        Frame::LeaveGroup { group: 3 << 40, members: 5, why: "no files".into() },
         Frame::Hold { group: 5 << 40 },
         Frame::LetGo { group: 5 << 40 },
         Frame::LeftGroup { rank: 9, group: 3 << 40, why: String::new() },
