@@ -86,11 +86,32 @@ impl Default for Joined {
 }
 
 /// How far a pump is.
+///
+/// | Field     | Who writes it                                                                |
+/// |-----------|------------------------------------------------------------------------------|
+/// | `step`    | `begin_next`, behind a step that is complete, or that a wire has taken whole |
+/// | `taken`   | `send`; `begin_next` makes it 0; of a pump that sends nothing it stays 0     |
+/// | `head`    | `push`, `greet`; `begin_next` makes it 0 where each step has a header        |
+/// | `holds`   | `lend` sets it, `settle` takes it back                                       |
+/// | `settled` | `lend` when it sets `holds`, then `settle`; means nothing without `holds`    |
+///
+/// What holds between polls, of the pump's own steps and their progress:
+///
+/// * Of steps after `step` no byte has moved. Those before it are complete, but for those from
+///   `settled` on while the wire holds memory: these it has taken whole.
+/// * A pump that sends and holds nothing has the progress `taken` at `step`. While it holds,
+///   progress is what the wire has let go of, in each step from `settled` to `step`: who is to
+///   write there waits for it. It is never more than was taken.
+/// * What was taken of these steps and is no progress is at most what the wire's `held()` was when
+///   it was last asked, with headers in between counted as if they were of a step, and what was
+///   taken since.
+/// * A body moves only once `head` is the whole header. In a collective that is the one in front of
+///   the first step; among messages each step has its own.
 #[derive(Clone, Copy)]
 struct Position {
+    /// The step at hand; `pump.last` when there is none any more.
     step: u32,
-    /// Bytes of the step at hand that a sending wire has taken. Its progress is what the wire has
-    /// let go of.
+    /// Bytes of the step at hand that a sending wire has taken.
     taken: u64,
     /// Whether the wire holds memory that was lent to it: of steps from `settled` on.
     holds: bool,

@@ -1,5 +1,34 @@
 //! What a waiting rank watches between its naps: the verdicts of others, members that have died,
 //! members that have left, and the deadline.
+//!
+//! A rank that finds something may be the second one: somebody else has died, or given up, and what
+//! it sees comes of that. So it listens for a while, and a verdict that it hears meanwhile is its
+//! error. If it hears none it has one of its own, and tells the root. In the order in which it
+//! looks:
+//!
+//! | It sees                            | and listens for     | Its error   | The root is told |
+//! |------------------------------------|---------------------|-------------|------------------|
+//! | a verdict                          |                     | that one    |                  |
+//! | a wire whose peer is gone          | `VERDICT_WAIT`      | `PeerLost`  | `ReportLost`     |
+//! | ..and hears that the peer has left | `CLOSED_GRACE` more | `PeerLeft`  | `Abort`          |
+//! | ..or that one could not join       |                     | `Join`      |                  |
+//! | a wire that fails or has no header | `PASSED_ON_WAIT`    | `Transport` | `Abort`          |
+//! | the header of another call         | (1)                 | `Mismatch`  | `ReportMismatch` |
+//! | that it is interrupted             |                     | `Aborted`   | `Abort`          |
+//! | that it stands for `TELL_AFTER`    |                     |             | `Waiting`        |
+//! | that it stands for `report_after`  |                     | a warning   | `Ask`            |
+//! | a member that could not join       |                     | `Join`      |                  |
+//! | that whom it waits for has left    | `LEFT_GRACE`        | `PeerLeft`  | `Abort`          |
+//! | that it stands for `timeout`       |                     | `Timeout`   | `Ask`, `Abort`   |
+//!
+//! (1) `PASSED_ON_WAIT`, and only if its peer is ahead, whose own word of that is better: the root
+//! is told `Waiting` first.
+//!
+//! Who waits for a wire or a window to open looks likewise, but for the deadline (`opening`): one
+//! that cannot be opened is as a wire that fails, and one whose peer is gone as that. Who joins a
+//! group goes on whoever leaves; if that fails it tells nobody here, as its caller says so to those
+//! who wait in that group. Behind whatever it tells, a rank waits for `PASSED_ON_WAIT` to hear the
+//! verdict itself, and who gives up for all and hears none decides alone.
 
 mod crossing;
 mod opening;
