@@ -14,7 +14,8 @@ use crate::choice::Choice;
 use crate::control::History;
 use crate::drive::Driver;
 use crate::eagerness::Eagerness;
-use crate::engine::Engine;
+use crate::engine::{Engine, Seat};
+use crate::inside;
 use crate::maker::Maker;
 use crate::nodes::numbers;
 use crate::purpose::Purpose;
@@ -48,8 +49,14 @@ pub struct Communicator {
 pub(crate) struct Shared {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
+    /// By which functions that run inside its calls know it: see [`inside`].
+    pub(crate) number: u64,
     engine: Mutex<Engine>,
+    /// What never changes lies beside the engine, so that nobody waits for a call to look at it.
+    selector: Arc<Selector>,
     pub(crate) transport_names: Vec<&'static str>,
+    /// Which of the transports serves each member.
+    pub(crate) routes: Arc<[Option<usize>]>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) world: Arc<World>,
     /// The world rank of each member.
@@ -98,16 +105,20 @@ impl Communicator {
         };
         let links = world.join(&watch, &settings, name)?;
         let waiting = Eagerness::among(links.share, Aside::of(me, members.len(), links.share));
-        let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
+        let routes: Arc<[_]> = links.routes.into();
+        let driver = Driver::new(links.endpoints, Arc::clone(&routes), watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES, nodes: world.nodes(&members) };
-        let names = links.names;
-        let engine =
-            Engine::new((me as u32, ranks, group), Arc::clone(&settings), selector, driver);
+        let (selector, number) = (Arc::new(selector), inside::number());
+        let seat = Seat { rank: me as u32, ranks, group, number };
+        let engine = Engine::new(seat, Arc::clone(&settings), Arc::clone(&selector), driver);
         let shared = Shared {
             rank: me as u32,
             ranks,
+            number,
             engine: Mutex::new(engine),
-            transport_names: names,
+            selector,
+            transport_names: links.names,
+            routes,
             progress: Arc::default(),
             world: Arc::clone(world),
             members,
@@ -143,7 +154,7 @@ impl Communicator {
     /// [`Error::Invalid`] for a call that makes no sense, which leaves everything as it was;
     /// otherwise what ended the group.
     pub fn run(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
-        self.shared.drain();
+        self.shared.drain()?;
         self.shared.run_now(call, buffers).map_err(|error| *error)
     }
 
@@ -172,13 +183,13 @@ impl Communicator {
     /// [`Error::Invalid`] if there is none.
     pub fn choice_for(&self, call: &Call) -> Result<Choice, Error> {
         call.validate(self.shared.ranks, self.shared.rank)?;
-        self.shared.lock().choice(call)
+        self.shared.choice(call)
     }
 
     /// The ranks in the order in which `algorithm` goes along them in a call of this shape, node by
     /// node and the root first; `None` if it goes by their numbers.
     pub fn order_for(&self, call: &Call, algorithm: Algorithm) -> Option<Vec<u32>> {
-        self.shared.lock().order(call, algorithm)
+        self.shared.selector.order(call.collective, algorithm)
     }
 
     /// The number of each rank's node: a running system and its network. They are numbered as they
@@ -191,8 +202,7 @@ impl Communicator {
 
     /// The transports that serve this group, each with how many of its members.
     pub fn transports(&self) -> Vec<(String, usize)> {
-        let engine = self.shared.lock();
-        let routes = &engine.driver.routes;
+        let routes = &self.shared.routes;
         let serves = |at| routes.iter().filter(move |&&route| route == Some(at)).count();
         let names = self.shared.transport_names.iter().enumerate();
         names.map(|(at, name)| (name.to_string(), serves(at))).collect()
@@ -208,9 +218,10 @@ impl Communicator {
     }
 
     /// What became of this rank's memory that calls lent to devices, in all its communicators over
-    /// the transports of this one. All zero over transports that copy.
+    /// the transports of this one. All zero over transports that copy. Waits for the call in
+    /// flight; from a function that runs inside it, all zero.
     pub fn lending(&self) -> LendingStats {
-        let engine = self.shared.lock();
+        let Ok(engine) = self.shared.lock() else { return LendingStats::default() };
         let all = engine.driver.endpoints.iter().map(|endpoint| endpoint.lending());
         all.fold(LendingStats::default(), LendingStats::plus)
     }
@@ -276,22 +287,31 @@ impl Drop for Communicator {
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
+    /// The engine, once the call in flight has ended. Refused to a function that runs inside it.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>, Error> {
+        inside::refuse(self.number)?;
+        Ok(self.engine())
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Engine> {
         // A panic inside a call (of a user's operator, say) leaves the engine broken, not locked.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wait until nothing is queued. Where this thread is asked to end that, what is queued ends,
-    /// and the world with it.
+    /// and the world with it. Refused to a function that runs inside a call.
     #[inline]
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        inside::refuse(self.number)?;
         let why = "interrupted behind calls that were started before";
         self.progress.drain(|| self.world.control.give_up(why, PASSED_ON_WAIT));
+        Ok(())
     }
 
     /// Carry out a call on this thread, without regard to the queue.
     pub(crate) fn run_now(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Box<Error>> {
-        let mut engine = self.lock();
+        let mut engine = self.lock()?;
         let outcome = engine.call(call, buffers);
         self.count(&engine, outcome.is_ok());
         outcome
@@ -308,7 +328,7 @@ impl Shared {
             Counts::Even(count) if count != whole => Purpose::Piece(whole),
             _ => Purpose::Itself,
         };
-        let mut engine = self.lock();
+        let mut engine = self.lock()?;
         let outcome = engine.call_for(purpose, piece, buffers);
         self.count(&engine, outcome.is_ok() && is_last);
         outcome.map_err(|error| *error)
@@ -321,8 +341,8 @@ impl Shared {
         call: &Call,
         buffers: Buffers<'_>,
     ) -> Result<(), Error> {
-        self.drain();
-        let mut engine = self.lock();
+        self.drain()?;
+        let mut engine = self.lock()?;
         let outcome = engine.call_for(purpose, call, buffers);
         self.count(&engine, outcome.is_ok());
         outcome.map_err(|error| *error)
@@ -338,9 +358,14 @@ impl Shared {
         Ok(all)
     }
 
+    /// The algorithm that a call will use.
+    pub(crate) fn choice(&self, call: &Call) -> Result<Choice, Error> {
+        self.selector.choose(call, self.ranks, &self.settings)
+    }
+
     /// Why this communicator can be used no more, after a call that panicked.
     pub(crate) fn broken(&self) -> Error {
-        let engine = self.lock();
+        let engine = self.engine();
         let error = engine.broken().cloned();
         error.unwrap_or_else(|| Error::invalid("a call panicked before it began"))
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use brigade_schedule::{Algorithm, Collective};
 
-use crate::engine::Engine;
+use crate::communicator::Shared;
 use crate::{Call, Communicator, Dtype, Op};
 
 /// Sizes of a call whose algorithms are told: powers of two of bytes, from and to.
@@ -23,10 +23,10 @@ impl Communicator {
         if size == 1 {
             return text;
         }
-        let engine = self.shared().lock();
-        for (at, name) in self.shared().transport_names.iter().enumerate() {
-            let routes = engine.driver.routes.iter();
-            let served = (0..size).zip(routes).filter(|(_, route)| **route == Some(at));
+        let shared = self.shared();
+        for (at, name) in shared.transport_names.iter().enumerate() {
+            let served =
+                (0..size).zip(shared.routes.iter()).filter(|(_, route)| **route == Some(at));
             let served: Vec<usize> = served.map(|(peer, _)| peer).collect();
             if !served.is_empty() {
                 line(&mut text, &format!("{name}: to {}", ranges(&served)));
@@ -40,7 +40,7 @@ impl Communicator {
             Collective::Broadcast { root: 0 },
             Collective::Reduce { root: 0 },
         ] {
-            let steps = algorithms(&engine, collective, size);
+            let steps = algorithms(shared, collective);
             line(&mut text, &format!("{}: {}", collective.name(), steps.join(", ")));
         }
         text
@@ -53,17 +53,17 @@ fn line(text: &mut String, words: &str) {
 }
 
 /// By what calls go: `doubling`, `ring from 64K`.
-fn algorithms(engine: &Engine, collective: Collective, ranks: usize) -> Vec<String> {
+fn algorithms(shared: &Shared, collective: Collective) -> Vec<String> {
     let mut steps = Vec::new();
     let mut last: Option<Algorithm> = None;
     for power in FROM..=TO {
         let elements = (1_usize << power) / Dtype::F32.size();
         let blocks = match collective {
-            Collective::ReduceScatter | Collective::AllToAll => ranks,
+            Collective::ReduceScatter | Collective::AllToAll => shared.ranks as usize,
             _ => 1,
         };
         let call = Call::new(collective, Dtype::F32, Op::Sum, elements / blocks);
-        let Ok(choice) = engine.choice(&call) else { continue };
+        let Ok(choice) = shared.choice(&call) else { continue };
         if last != Some(choice.algorithm) {
             let name = choice.algorithm;
             steps.push(match last {

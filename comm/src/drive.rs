@@ -3,6 +3,7 @@
 
 mod any;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brigade_transports::{Bells, Endpoint};
@@ -32,7 +33,7 @@ pub(crate) struct Driver {
     wires: Wires,
     pub(crate) endpoints: Vec<Box<dyn Endpoint>>,
     /// Which endpoint serves each member.
-    pub(crate) routes: Vec<Option<usize>>,
+    routes: Arc<[Option<usize>]>,
     pub(crate) watch: Watch,
     bells: Bells,
     waiting: Eagerness,
@@ -43,7 +44,7 @@ impl Driver {
     /// Wires that are opened when they are first needed.
     pub(crate) fn new(
         mut endpoints: Vec<Box<dyn Endpoint>>,
-        routes: Vec<Option<usize>>,
+        routes: Arc<[Option<usize>]>,
         watch: Watch,
         waiting: Eagerness,
     ) -> Self {

@@ -8,10 +8,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use brigade_schedule::{Algorithm, Collective};
+use brigade_schedule::Collective;
 
 use crate::call::{Buffers, Call, Counts};
-use crate::choice::Choice;
 use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent, Memory};
 use crate::header::{Header, Window};
@@ -36,8 +35,10 @@ pub(crate) struct Engine {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     group: u64,
+    /// By which functions that run inside its calls know the communicator.
+    number: u64,
     settings: Arc<Settings>,
-    selector: Selector,
+    selector: Arc<Selector>,
     pub(crate) driver: Driver,
     plans: Recent<Shape>,
     /// Plans of sharded updates.
@@ -53,6 +54,15 @@ pub(crate) struct Engine {
     /// The error after which this communicator is of no more use. Errors are boxed in here, so that
     /// handing on a success moves a word.
     broken: Option<Box<Error>>,
+}
+
+/// Whose machinery it is.
+pub(crate) struct Seat {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) group: u64,
+    /// The communicator's in this process.
+    pub(crate) number: u64,
 }
 
 /// A plan and the calls it serves.
@@ -71,17 +81,18 @@ struct Shape {
 }
 
 impl Engine {
-    /// The machinery of rank `rank` of `ranks` in the group with this number.
+    /// The machinery of one rank of a group.
     pub(crate) fn new(
-        (rank, ranks, group): (u32, u32, u64),
+        Seat { rank, ranks, group, number }: Seat,
         settings: Arc<Settings>,
-        selector: Selector,
+        selector: Arc<Selector>,
         driver: Driver,
     ) -> Self {
         Self {
             rank,
             ranks,
             group,
+            number,
             settings,
             selector,
             driver,
@@ -265,16 +276,6 @@ impl Engine {
             reduction: Reduction::built_in(call),
             prepared,
         }))
-    }
-
-    /// The algorithm that a call will use.
-    pub(crate) fn choice(&self, call: &Call) -> Result<Choice, Error> {
-        self.selector.choose(call, self.ranks, &self.settings)
-    }
-
-    /// The ranks in the order in which an algorithm calls them.
-    pub(crate) fn order(&self, call: &Call, algorithm: Algorithm) -> Option<Vec<u32>> {
-        self.selector.order(call.collective, algorithm)
     }
 
     /// Carry out sends and receives that may all be in flight at once. Allocates nothing when a

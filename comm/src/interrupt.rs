@@ -5,6 +5,8 @@
 
 use std::cell::RefCell;
 
+use crate::inside::Inside;
+
 /// Whether the call shall end now.
 type Check = Box<dyn FnMut() -> bool>;
 
@@ -14,8 +16,8 @@ thread_local! {
 
 /// Have the calls of this thread ask `check`, some fifty times a second while they wait for other
 /// ranks and nothing moves; `None` asks nobody. Once it says true, the call ends the world: an
-/// [`Error::Aborted`](crate::Error) on all ranks, which names this one and the call. It must make
-/// no call itself. Finding the others, with which a world begins, asks nobody.
+/// [`Error::Aborted`](crate::Error) on all ranks, which names this one and the call. A call that
+/// it makes itself is refused. Finding the others, with which a world begins, asks nobody.
 pub fn interrupt_by(check: Option<Box<dyn FnMut() -> bool>>) {
     CHECK.set(check);
 }
@@ -25,7 +27,10 @@ pub(crate) fn is_wanted() -> bool {
     // A thread that is ending has nobody left to ask.
     let taken = CHECK.try_with(RefCell::take).ok().flatten();
     let Some(mut check) = taken else { return false };
-    let is_wanted = check();
+    let is_wanted = {
+        let _inside = Inside::any_call();
+        check()
+    };
     CHECK.with_borrow_mut(|place| {
         // It may have named another one.
         place.get_or_insert(check);

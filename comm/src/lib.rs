@@ -28,6 +28,7 @@ mod extent;
 mod float8;
 mod grow;
 mod header;
+mod inside;
 mod interrupt;
 mod join;
 mod maker;

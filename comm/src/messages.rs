@@ -73,8 +73,8 @@ impl Communicator {
     /// As for [`Communicator::recv_any`].
     pub fn recv_any_bytes(&self, dtype: Dtype, data: &mut [u8]) -> Result<Received, Error> {
         let shared = self.shared();
-        shared.drain();
-        let mut engine = shared.lock();
+        shared.drain()?;
+        let mut engine = shared.lock()?;
         let found = engine.await_any(dtype, data.len() as u64);
         let (peer, bytes) = found.map_err(|error| *error)?;
         let place =
@@ -158,7 +158,7 @@ impl<'a> Messages<'a> {
             return Ok(());
         }
         let shared = communicator.shared();
-        shared.drain();
+        shared.drain()?;
         list.run_now(shared)
     }
 
@@ -246,7 +246,7 @@ impl List<'_> {
                 target.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
             }
         }
-        let mut engine = shared.lock();
+        let mut engine = shared.lock()?;
         // SAFETY: every place is the whole of a slice that is borrowed until we return, and the
         // slices to be written are borrowed exclusively, so none overlaps another.
         let outcome = unsafe { engine.messages(&self.wired) };

@@ -47,8 +47,10 @@ pub trait CustomOp: Send + Sync {
 
     /// `accumulator = accumulator ⊕ arriving`, element by element.
     ///
-    /// Both slices have the same length, a multiple of `dtype.size()`, and any alignment. The call
-    /// runs on whichever thread makes progress, so it must neither wait nor panic.
+    /// Both slices have the same length, a multiple of `dtype.size()`, and any alignment. This runs
+    /// inside a call, on whichever thread makes progress, so it must neither wait nor panic. Of
+    /// communicators it may call what only looks; a call, also one that is only started, is
+    /// [`Error::Invalid`](crate::Error::Invalid) there, whichever communicator it is made on.
     fn fold(&self, arriving: &[u8], accumulator: &mut [u8], dtype: Dtype);
 }
 

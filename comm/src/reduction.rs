@@ -5,6 +5,7 @@ use std::sync::Arc;
 use brigade_transports::copy_past_caches;
 
 use crate::call::Call;
+use crate::inside::Inside;
 use crate::kernels::{self, Fold};
 use crate::op::CustomOp;
 use crate::{Dtype, Op};
@@ -69,6 +70,7 @@ impl Reduction {
                         std::slice::from_raw_parts_mut(result, bytes),
                     )
                 };
+                let _inside = Inside::any_call();
                 custom.fold(arriving, result, *dtype);
             }
             Self::None => unreachable!("a call that folds has a reduction"),
@@ -127,6 +129,7 @@ impl Reduction {
             unsafe {
                 std::ptr::copy_nonoverlapping(from.add(at), block.as_mut_ptr(), bytes);
                 let own = std::slice::from_raw_parts(own.add(at), bytes);
+                let _inside = Inside::any_call();
                 custom.fold(own, &mut block[..bytes], *dtype);
                 std::ptr::copy_nonoverlapping(block.as_ptr(), into.add(at), bytes);
             }

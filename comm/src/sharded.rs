@@ -17,6 +17,12 @@ use crate::{Error, Op};
 /// What turns folded gradients into new weights.
 ///
 /// A function of a range, gradients and weights is one, which is always ready.
+///
+/// Both functions run inside the call, on the thread that made it. Another call on the same
+/// communicator, also one that is only started, would wait for itself, so there it is
+/// [`Error::Invalid`]. They may look at the communicator (its rank, its counters, its algorithms),
+/// abort it, and make calls on other communicators as long as all ranks of those do. What nobody
+/// can refuse is to wait for another thread that calls this communicator: that never ends.
 pub trait ShardUpdate<G, W> {
     /// Whether this part of the shard can be updated now. If not, other parts of the call go on,
     /// and it is asked again at least every millisecond.
@@ -79,8 +85,8 @@ impl Communicator {
         };
         let mut typed = Typed { update };
         let shared = self.shared();
-        shared.drain();
-        let mut engine = shared.lock();
+        shared.drain()?;
+        let mut engine = shared.lock()?;
         // SAFETY: two slices of the types and the length that the call names, borrowed until it is
         // over.
         let outcome = unsafe { engine.update(&shards, memory, &mut typed) };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::communicator::{Communicator, derive_group};
+use crate::inside;
 use crate::purpose::Purpose;
 use crate::{Error, Settings};
 
@@ -42,6 +43,8 @@ impl Communicator {
         settings: Settings,
     ) -> Result<Option<Communicator>, Error> {
         let shared = &**self.shared();
+        // Before the divisions are counted, which all ranks do alike.
+        inside::refuse(shared.number)?;
         let number = shared.splits.fetch_add(1, Ordering::Relaxed);
         let mut wish = [0; WISH_BYTES];
         wish[..8].copy_from_slice(&color.map_or(-1, i64::from).to_le_bytes());

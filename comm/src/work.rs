@@ -13,7 +13,7 @@ use brigade_schedule::Collective;
 use crate::call::{Buffers, Call};
 use crate::communicator::{Communicator, Shared};
 use crate::dtype::Element;
-use crate::{Error, Op};
+use crate::{Error, Op, inside};
 
 mod callbacks;
 mod outcome;
@@ -158,6 +158,7 @@ impl<'scope> Scope<'scope, '_> {
 ///
 /// What the body borrows is neither freed nor used in another way until the outcome is there.
 unsafe fn submit(shared: &Arc<Shared>, run: Body<'_>) -> Result<Arc<Outcome>, Error> {
+    inside::refuse(shared.number)?;
     let outcome = Outcome::new(Arc::clone(&shared.progress.callbacks));
     // SAFETY: only the lifetime of the box changes, and the caller vouches for what it borrows.
     let run = unsafe { std::mem::transmute::<Body<'_>, Body<'static>>(run) };

@@ -344,7 +344,7 @@ pub unsafe extern "C" fn brigade_comm_stats(
 /// transport goes to whom, and by which algorithm each collective goes, by size. `text` has room
 /// for `bytes` bytes, of which 2048 are enough for most; else the error tells how many it takes.
 ///
-/// Threads: from any thread; calls on one communicator are carried out one after the other.
+/// Threads: from any thread. It waits for no call, so what runs inside one may call it, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_comm_describe(
     comm: brigade_comm_t,

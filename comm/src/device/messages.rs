@@ -243,8 +243,8 @@ impl Inner {
         });
         let wired: Vec<Message> = wired.collect();
         let shared = &self.watched.shared;
-        shared.drain();
-        let mut engine = shared.lock();
+        shared.drain()?;
+        let mut engine = shared.lock()?;
         // SAFETY: every place is the whole of a buffer of its own, which outlives the call.
         let outcome = unsafe { engine.messages(&wired) };
         shared.count(&engine, outcome.is_ok());

@@ -181,7 +181,7 @@ impl Nodes {
         whole.pin(staging, (call, stream), across.buffer_elems(column.ranks, column.rank))?;
         let room = self.make_room(whole, rooms, (call, stream), room_elems * size)?;
         let part = if room_elems == 0 { Part::Output } else { Part::Room(room) };
-        let relay = Relay::new(whole, column, staging, stream);
+        let relay = Relay::new(whole, column, staging, stream)?;
         let legs = Legs { nodes: self, call, across, relay, input, part, output, stream };
         let is_roots = root.is_some_and(|root| root.node == self.here.node);
         let at_root = |of: fn(u32) -> Collective| root.filter(|_| is_roots).map(|it| of(it.place));

@@ -54,7 +54,7 @@ impl Inner {
         self.pin(staging, (call, stream), call.buffer_elems(shared.ranks, shared.rank))?;
         let whole = if let Counts::Even(count) = call.counts { count } else { 0 };
         let crossing = Crossing { call, whole, input, output };
-        let mut relay = Relay::new(self, shared, staging, stream);
+        let mut relay = Relay::new(self, shared, staging, stream)?;
         // SAFETY: the caller's promise.
         let done =
             unsafe { relay.bring_down(&crossing).and_then(|()| relay.take_across(&crossing)) };

@@ -11,6 +11,7 @@ use crate::call::{Call, Counts};
 use crate::drive::Prepared;
 use crate::extent::Memory;
 use crate::header::{Header, Window};
+use crate::inside::Inside;
 use crate::kernels::{self, Scale};
 use crate::middle::{Functions, Middle};
 use crate::plan::{Phase, link_update};
@@ -148,7 +149,8 @@ impl Engine {
             .then(|| Reduction::of(&shards.phases(self.ranks)[0]));
         let is_average = matches!(shards.op, Op::Avg);
         let divide = is_average.then(|| kernels::divide(shards.gradients)).flatten();
-        let mut averaging = Averaging { middle, divide, ranks: f64::from(self.ranks) };
+        let ranks = f64::from(self.ranks);
+        let mut averaging = Averaging { middle, divide, ranks, number: self.number };
         let reduction = custom.as_ref().unwrap_or(reduction);
         let mut functions = Functions { reduction, middle: Some(&mut averaging) };
         // SAFETY: the caller vouches for the memory, for which the plan was linked.
@@ -205,15 +207,19 @@ impl Engine {
     }
 }
 
-/// Makes a mean of what was summed, before the caller's function sees it.
+/// Makes a mean of what was summed, before the caller's function sees it, which runs inside the
+/// call.
 struct Averaging<'a> {
     middle: &'a mut dyn Middle,
     divide: Option<Scale>,
     ranks: f64,
+    /// The communicator's.
+    number: u64,
 }
 
 impl Middle for Averaging<'_> {
     fn is_ready(&mut self, first: usize, elems: usize) -> bool {
+        let _inside = Inside::call_of(self.number);
         self.middle.is_ready(first, elems)
     }
 
@@ -223,6 +229,7 @@ impl Middle for Averaging<'_> {
             if let Some(divide) = self.divide {
                 divide(gradients, elems, self.ranks);
             }
+            let _inside = Inside::call_of(self.number);
             self.middle.update(first, elems, gradients, weights);
         }
     }

@@ -12,6 +12,7 @@ mod forked;
 mod groups;
 mod grow;
 mod hosted;
+mod inside;
 mod leaving;
 mod messages;
 mod operators;

@@ -76,13 +76,14 @@ impl<'a> Relay<'a> {
         shared: &'a Shared,
         staging: &'a mut Staging,
         stream: &'a Stream,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         // What the program has queued comes first.
-        shared.drain();
+        shared.drain()?;
         let Staging { buffers, marks } = staging;
         let (input, output) = buffers.as_mut().expect("room was made");
         let (input, output) = (input.as_mut_ptr(), output.as_mut_ptr());
-        Self { group, shared, input, output, marks, stream, down: (0, 0), across: (0, 0, 0) }
+        let (down, across) = ((0, 0), (0, 0, 0));
+        Ok(Self { group, shared, input, output, marks, stream, down, across })
     }
 
     /// Have the stream copy what a call reads to the host.
