@@ -10,7 +10,7 @@ use crate::{Dtype, Error, Op};
 /// How many elements each block has.
 ///
 /// A block is what one rank brings in or takes out: see [`Collective`] for how many there are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Counts {
     /// Every block has so many elements.
     Even(usize),

@@ -147,7 +147,8 @@ impl Communicator {
     /// Carry out one call; returns when it is complete on this rank.
     ///
     /// Cost: that of [`Communicator::algorithm_for`] the call; nothing is allocated once a call of
-    /// the same shape has been made before.
+    /// the same shape has been made before, as long as the plans of all shapes are no more than a
+    /// thousand, and 64 MiB. (A short call's has a few kilobytes, a long one's up to 30 MiB.)
     ///
     /// # Errors
     ///

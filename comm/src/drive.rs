@@ -27,6 +27,13 @@ pub(crate) struct Prepared {
     pub(crate) name: String,
 }
 
+impl Prepared {
+    /// The memory that is kept for it elsewhere.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.plan.heap_bytes() + self.name.len()
+    }
+}
+
 /// The wires of one communicator and the call that is on them.
 pub(crate) struct Driver {
     /// In front of the endpoints, which must outlive them.

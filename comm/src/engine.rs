@@ -2,6 +2,7 @@
 
 mod any;
 mod recent;
+mod shape;
 mod update;
 
 use std::any::Any;
@@ -10,25 +11,27 @@ use std::sync::Arc;
 
 use brigade_schedule::Collective;
 
-use crate::call::{Buffers, Call, Counts};
+use crate::call::{Buffers, Call};
 use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent, Memory};
-use crate::header::{Header, Window};
+use crate::header::Header;
 use crate::kernels;
 use crate::middle::Functions;
-use crate::plan::{Message, Plan, link, link_messages};
+use crate::plan::{Message, Plan, link_messages};
 use crate::purpose::Purpose;
 use crate::reduction::Reduction;
 use crate::select::Selector;
 use crate::{Dtype, Error, Op, Settings};
-use recent::Recent;
+use recent::{Recent, key_of};
+use shape::Shape;
 use update::UpdateShape;
 pub(crate) use update::{Shards, UpdateMemory};
 
-/// How many plans are kept. A training step repeats a few calls.
-const PLANS_MAX: usize = 64;
-/// How many plans of messages are kept: a pipeline's rank repeats a few.
-const MESSAGE_PLANS_MAX: usize = 16;
+/// How long the plans of collectives may be that are kept, and those of updates: a long one takes
+/// some 30 MiB, and a training step has hundreds of short ones.
+const PLAN_BYTES: usize = 64 << 20;
+/// How long those of messages may be.
+const MESSAGE_PLAN_BYTES: usize = 16 << 20;
 
 /// One communicator's machinery, used by one thread at a time.
 pub(crate) struct Engine {
@@ -65,21 +68,6 @@ pub(crate) struct Seat {
     pub(crate) number: u64,
 }
 
-/// A plan and the calls it serves.
-struct Shape {
-    collective: Collective,
-    dtype: Dtype,
-    /// In place of the operator, which may be the user's and must not be kept.
-    op_code: u8,
-    counts: Counts,
-    in_place: bool,
-    purpose: Purpose,
-    extent: Extent,
-    /// How these calls fold, except those with a function of the user's.
-    reduction: Reduction,
-    prepared: Prepared,
-}
-
 impl Engine {
     /// The machinery of one rank of a group.
     pub(crate) fn new(
@@ -96,9 +84,9 @@ impl Engine {
             settings,
             selector,
             driver,
-            plans: Recent::at_most(PLANS_MAX),
-            updates: Recent::at_most(update::UPDATE_PLANS_MAX),
-            message_plans: Recent::at_most(MESSAGE_PLANS_MAX),
+            plans: Recent::at_most(PLAN_BYTES),
+            updates: Recent::at_most(PLAN_BYTES),
+            message_plans: Recent::at_most(MESSAGE_PLAN_BYTES),
             last_source: rank,
             sequence: 0,
             scratch: Vec::new(),
@@ -233,53 +221,8 @@ impl Engine {
         memory.input = self.staging.as_ptr();
     }
 
-    /// The plan made before for calls of this shape.
-    fn find(&mut self, purpose: Purpose, call: &Call, in_place: bool) -> Option<usize> {
-        let op_code = call.op.code();
-        self.plans.find(|shape| {
-            shape.in_place == in_place
-                && shape.purpose == purpose
-                && shape.collective == call.collective
-                && shape.dtype == call.dtype
-                && shape.op_code == op_code
-                && shape.counts == call.counts
-        })
-    }
-
-    /// Make the plan for calls of a new shape, and open the wires that it needs.
-    fn prepare(
-        &mut self,
-        purpose: Purpose,
-        call: &Call,
-        extent: Extent,
-        in_place: bool,
-    ) -> Result<usize, Box<Error>> {
-        let algorithm = self.selector.choose(call, self.ranks, &self.settings)?.algorithm;
-        let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
-        let code = crate::select::code(algorithm);
-        let window = Window::at_most(self.settings.window_bytes);
-        let whole = purpose.whole(call);
-        let header = Header::of_call(&whole, code, self.group, window).with_purpose(purpose);
-        let plan = link(&program, call, header, window.bytes(), in_place)
-            .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
-        let name = format!("{}{whole} by {algorithm}", purpose.prefix());
-        let prepared = Prepared { plan, name };
-        self.driver.open_wires(&prepared, self.settings.join_patience())?;
-        Ok(self.plans.insert(Shape {
-            collective: call.collective,
-            dtype: call.dtype,
-            op_code: call.op.code(),
-            counts: call.counts.clone(),
-            in_place,
-            purpose,
-            extent,
-            reduction: Reduction::built_in(call),
-            prepared,
-        }))
-    }
-
-    /// Carry out sends and receives that may all be in flight at once. Allocates nothing when a
-    /// group of the same peers and lengths was carried out before.
+    /// Carry out sends and receives that may all be in flight at once. Allocates nothing where the
+    /// plan is still there of a group of the same peers and lengths.
     ///
     /// # Safety
     ///
@@ -316,14 +259,16 @@ impl Engine {
     /// The plan for a group of messages: one of the same shape, moved to these places, or new.
     fn prepare_messages(&mut self, messages: &[Message]) -> Result<usize, Box<Error>> {
         let header = Header::of_message(self.group);
-        let known = self.message_plans.find(|it| it.plan.rebind(messages, header));
+        let known =
+            self.message_plans.find(|| key_of(messages), |it| it.plan.rebind(messages, header));
         if let Some(index) = known {
             return Ok(index);
         }
         let plan = link_messages(messages, header);
         let prepared = Prepared { plan, name: messages_name(messages, &self.driver.watch.members) };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
-        Ok(self.message_plans.insert(prepared))
+        let bytes = size_of::<Prepared>() + prepared.heap_bytes();
+        Ok(self.message_plans.insert(key_of(messages), bytes, prepared))
     }
 }
 

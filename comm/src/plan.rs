@@ -16,6 +16,8 @@ pub(crate) use fuse::{Phase, link_update};
 pub(crate) use link::link;
 pub(crate) use places::{Places, Seat};
 
+use std::hash::{Hash, Hasher};
+
 use crate::Dtype;
 use crate::header::Header;
 
@@ -92,7 +94,7 @@ pub(crate) struct Need {
 }
 
 /// What a pump pumps through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Channel {
     /// The wire to a member.
     To(u32),
@@ -125,6 +127,7 @@ impl Message {
     pub(crate) fn is_receive(&self) -> bool {
         matches!(self.channel, Channel::From(_))
     }
+
     /// In words; `members`: the world's rank of each member of the group.
     pub(crate) fn words(&self, members: &[u32]) -> String {
         let what = match self.channel {
@@ -133,6 +136,13 @@ impl Message {
             Channel::Within => "message to oneself".to_owned(),
         };
         format!("{what} of {}", self.dtype.name())
+    }
+}
+
+impl Hash for Message {
+    /// But for its place: one plan serves messages of the same shape wherever they lie.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.channel, self.dtype, self.bytes).hash(state);
     }
 }
 
@@ -159,6 +169,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The memory that is kept for it elsewhere.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let Self { steps, needs, pumps, message_types, .. } = self;
+        let lists = size_of_val(&**steps) + size_of_val(&**needs) + size_of_val(&**pumps);
+        lists + size_of_val(&**message_types)
+    }
+
     /// `header` as it stands in front of `step`.
     pub(crate) fn heading(&self, header: &Header, pump: &Pump, step: u32) -> Header {
         match self.message_types.get(step as usize) {

@@ -7,7 +7,7 @@ const PURPOSE: u8 = 0x80;
 
 /// What a call is a part of: whoever made another call shall read of the one that was made here,
 /// and not of what that does inside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// It is a call of the user's by itself.
     #[default]

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use brigade_schedule::{Algorithm, Collective, Program};
 
+use super::recent::key_of;
 use super::{Engine, enough};
 use crate::call::{Call, Counts};
 use crate::drive::Prepared;
@@ -18,9 +19,6 @@ use crate::plan::{Phase, link_update};
 use crate::reduction::Reduction;
 use crate::select::{code, number};
 use crate::{Dtype, Error, Op};
-
-/// How many plans of updates are kept: a training step makes one for each bucket.
-pub(super) const UPDATE_PLANS_MAX: usize = 64;
 
 /// A sharded update, before it meets any memory.
 #[derive(Clone, Debug)]
@@ -53,6 +51,10 @@ impl Shards {
     pub(crate) fn shard(elems: usize, ranks: u32, rank: u32) -> Range<usize> {
         let edge = |rank: u32| (elems as u128 * u128::from(rank) / u128::from(ranks)) as usize;
         edge(rank)..edge(rank + 1)
+    }
+
+    fn key(&self) -> u32 {
+        key_of((self.elems, self.gradients, self.weights, self.op.code()))
     }
 
     /// The function sees what has arrived as values, and not every byte is a boolean.
@@ -161,12 +163,15 @@ impl Engine {
 
     fn find_update(&mut self, shards: &Shards) -> Option<usize> {
         let op_code = shards.op.code();
-        self.updates.find(|shape| {
-            shape.elems == shards.elems
-                && shape.gradients == shards.gradients
-                && shape.weights == shards.weights
-                && shape.op_code == op_code
-        })
+        self.updates.find(
+            || shards.key(),
+            |shape| {
+                shape.elems == shards.elems
+                    && shape.gradients == shards.gradients
+                    && shape.weights == shards.weights
+                    && shape.op_code == op_code
+            },
+        )
     }
 
     fn prepare_update(&mut self, shards: &Shards) -> Result<usize, Box<Error>> {
@@ -183,14 +188,16 @@ impl Engine {
         let name = format!("{shards} by {scatterer} and {gatherer}({})", self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
-        Ok(self.updates.insert(UpdateShape {
+        let bytes = size_of::<UpdateShape>() + prepared.heap_bytes();
+        let shape = UpdateShape {
             elems: shards.elems,
             gradients: shards.gradients,
             weights: shards.weights,
             op_code: shards.op.code(),
             reduction: Reduction::built_in(&calls[0]),
             prepared,
-        }))
+        };
+        Ok(self.updates.insert(shards.key(), bytes, shape))
     }
 
     /// The algorithm and the program of one half. If the other half's algorithm has a number, this
