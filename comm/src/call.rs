@@ -74,7 +74,12 @@ impl Call {
         }
     }
 
-    /// Elements of the input and of the output buffer of `rank`.
+    /// Elements of the input and of the output buffer of `rank`, in a call that makes sense among
+    /// so many ranks: see [`Communicator::check`](crate::Communicator::check).
+    ///
+    /// # Panics
+    ///
+    /// If it does not, it may: counts of fewer ranks do not say how long all blocks are.
     pub fn buffer_elems(&self, ranks: u32, rank: u32) -> (usize, usize) {
         let (mut input, mut output) = (0, 0);
         for block in self.collective.blocks_of(ranks, rank) {

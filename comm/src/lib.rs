@@ -5,6 +5,8 @@
 //! polled over the wires of [`brigade_transports`]. This crate names a transport in one table only
 //! ([`transports`]), and knows nothing of C.
 
+#![warn(missing_debug_implementations)]
+
 pub mod bootstrap;
 pub mod bytes;
 pub mod control;
@@ -18,6 +20,7 @@ mod aside;
 mod call;
 mod choice;
 mod communicator;
+mod debug;
 mod describe;
 mod drive;
 mod dtype;

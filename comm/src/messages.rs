@@ -1,5 +1,7 @@
 //! Messages between two ranks, alone or in groups that may all be in flight at once.
 
+use std::fmt;
+
 use crate::communicator::{Communicator, Shared};
 use crate::dtype::Element;
 use crate::plan::{Channel, Message, Place, Space};
@@ -10,6 +12,7 @@ use crate::{Dtype, Error};
 /// Sends and receives that are carried out together, so that their order among different peers
 /// does not matter. Between the same two ranks messages keep their order. Each has a type of its
 /// own.
+#[must_use = "messages that are listed travel when they are run or started"]
 pub struct Messages<'a> {
     communicator: &'a Communicator,
     listed: List<'a>,
@@ -206,6 +209,15 @@ impl<'a> Messages<'a> {
     fn checked(self) -> Result<List<'a>, Error> {
         self.check()?;
         Ok(self.listed)
+    }
+}
+
+impl fmt::Debug for Messages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let List { wired, to_self, from_self } = &self.listed;
+        let count = wired.len() + to_self.len() + from_self.len();
+        let mut shown = f.debug_struct("Messages");
+        shown.field("count", &count).field("problem", &self.problem).finish_non_exhaustive()
     }
 }
 

@@ -57,7 +57,7 @@ fn join(
 }
 
 fn error_of(outcome: Result<Communicator, Error>) -> String {
-    outcome.err().expect("nobody can join").to_string()
+    outcome.expect_err("nobody can join").to_string()
 }
 
 /// A job whose ranks start in this order, a little apart; all of them sum something.

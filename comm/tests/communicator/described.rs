@@ -1,6 +1,6 @@
 //! What a communicator says of itself is what its calls do.
 
-use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Op, Settings, WindowSize};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::world::{each_rank, over};
@@ -24,6 +24,34 @@ fn a_description_has_the_transports_and_the_algorithms_by_size() {
         let wanted = [format!("rank {rank} of 3, on node 0 of 1"), format!("shm: to {}", to[rank])];
         assert_eq!(lines, wanted);
     }
+}
+
+/// So that whoever keeps one in a structure of its own can derive `Debug`.
+#[test]
+fn handles_show_whose_they_are_and_no_memory() {
+    each_rank(2, &over("loopback"), |member| {
+        let rank = member.rank();
+        let whose = format!("{{ rank: {rank}, size: 2, .. }}");
+        assert_eq!(format!("{member:?}"), format!("Communicator {whose}"));
+        let window = member.window(WindowSize::default()).expect("a window");
+        assert_eq!(format!("{window:?}"), format!("Window {whose}"));
+        let listed = member.messages().send(&[1_u8], 7).recv::<u8>(&mut [], 0);
+        let listed = format!("{listed:?}");
+        let problem = "problem: Some(message: rank 7 of 2 ranks), .. }";
+        assert_eq!(listed, format!("Messages {{ count: 2, {problem}"));
+        let mut data = [0_u8; 3];
+        let buffers = Buffers::InPlace(&mut data);
+        assert_eq!(format!("{buffers:?}"), "InPlace { bytes: 3, .. }");
+        let reduced = member.all_reduce_owned(vec![1_u8], Op::Sum).expect("a start");
+        assert!(format!("{reduced:?}").starts_with("Owned { is_done: "));
+        reduced.wait().expect("an all-reduce");
+        let work = member.scope(|scope| {
+            assert_eq!(format!("{scope:?}"), "Scope { .. }");
+            let work = scope.all_reduce(&mut data, Op::Sum).expect("a start");
+            work.wait().map(|()| format!("{work:?}"))
+        });
+        assert_eq!(work.expect("a scope").expect("a call"), "Work { is_done: true, .. }");
+    });
 }
 
 #[test]

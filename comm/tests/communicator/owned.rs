@@ -52,7 +52,7 @@ fn what_is_dropped_has_ended_and_what_does_not_fit_is_refused() {
         assert_eq!(comm.stats().calls, 1, "it was waited for");
         let wrong = Call::moving(Collective::AllGather, Dtype::Bool, 4);
         let refused = comm.start_owned(wrong, vec![7u8; 4], vec![0u8; 8]);
-        let refused = refused.err().expect("u8 is no bool").to_string();
+        let refused = refused.expect_err("u8 is no bool").to_string();
         assert!(refused.contains("its memory of u8"), "{refused}");
         let short = Call::moving(Collective::AllGather, Dtype::U8, 4);
         let short = comm.start_owned(short, vec![0u8; 4], vec![0u8; 7]);
