@@ -6,6 +6,7 @@ mod shape;
 mod update;
 
 use std::any::Any;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -137,15 +138,17 @@ impl Engine {
             // SAFETY: the output has so many elements and is ours for the length of the call.
             unsafe { settle_bools(memory.output, memory.output_elems) };
         }
-        let why = || format!("an operator panicked during {call}");
-        let outcome = outcome.unwrap_or_else(|panic| self.panicked(&why(), panic));
+        let outcome = outcome.unwrap_or_else(|panic| self.panicked(call, panic));
         self.remember(outcome)
     }
 
     /// Tell the others why this communicator is of no more use, and go on panicking.
-    fn panicked(&mut self, why: &str, panic: Box<dyn Any + Send>) -> ! {
+    fn panicked(&mut self, during: impl Display, panic: Box<dyn Any + Send>) -> ! {
         self.driver.recall();
-        self.broken = Some(Box::new(self.driver.watch.abort(why)));
+        let literal = panic.downcast_ref::<&str>().copied();
+        let words = literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let why = format!("it panicked during {during}: {}", words.unwrap_or("without a word"));
+        self.broken = Some(Box::new(self.driver.watch.abort(&why)));
         resume_unwind(panic)
     }
 
@@ -245,14 +248,16 @@ impl Engine {
             // SAFETY: the caller vouches for the places, which are absolute.
             unsafe { driver.drive(prepared, 0, &memory, &mut functions) }
         }));
-        self.sent_bytes += prepared.plan.sent_bytes;
+        let sent_bytes = prepared.plan.sent_bytes;
         let bools = |message: &&Message| message.is_receive() && message.dtype == Dtype::Bool;
         for message in messages.iter().filter(bools) {
             // SAFETY: the place is good for its bytes, by the caller's promise.
             unsafe { settle_bools(memory.at(message.place), message.bytes as usize) };
         }
-        let why = "a transport panicked during a message";
-        let outcome = outcome.unwrap_or_else(|panic| self.panicked(why, panic));
+        let outcome = outcome.unwrap_or_else(|panic| self.panicked("a message", panic));
+        if outcome.is_ok() {
+            self.sent_bytes += sent_bytes;
+        }
         self.remember(outcome)
     }
 

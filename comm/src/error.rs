@@ -85,12 +85,15 @@ pub enum Error {
         /// What is known of the others.
         others: String,
     },
-    /// A rank called abort.
+    /// A rank ended the world: it called abort, or its own call ended with an error of which the
+    /// others hear by this one. That may have been its deadline ([`Error::Timeout`] there), a rank
+    /// that left, a device or a system that failed, a panic, an interrupt, or that it could not
+    /// join.
     #[error("rank {rank} aborted: {why}")]
     Aborted {
         /// Who.
         rank: u32,
-        /// Its reason.
+        /// Its reason: what it was told, or the sentence of its own error.
         why: String,
     },
     /// The operating system or a device failed.

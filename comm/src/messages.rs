@@ -134,16 +134,17 @@ impl<'a> Messages<'a> {
         self
     }
 
-    /// Whether a message goes over a wire; notes what is wrong with it.
+    /// Whether a message goes over a wire; notes what is wrong with it, unless one before it is.
     fn is_wired(&mut self, dtype: Dtype, bytes: usize, peer: usize) -> bool {
         let size = self.communicator.size();
-        if peer >= size {
-            self.problem = Some(Error::invalid(format!("message: rank {peer} of {size} ranks")));
-        }
-        if !bytes.is_multiple_of(dtype.size()) {
-            let what = format!("message: {bytes} bytes are no whole elements of {dtype}");
-            self.problem = Some(Error::invalid(what));
-        }
+        let what = if peer >= size {
+            Some(format!("message: rank {peer} of {size} ranks"))
+        } else if !bytes.is_multiple_of(dtype.size()) {
+            Some(format!("message: {bytes} bytes are no whole elements of {dtype}"))
+        } else {
+            None
+        };
+        self.problem = self.problem.take().or(what.map(Error::invalid));
         peer != self.communicator.rank()
     }
 

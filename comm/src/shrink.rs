@@ -80,7 +80,10 @@ impl Communicator {
 
         let world = Arc::new(shared.world.meeting(&members));
         let joined = Self::meet(&world, members, group, &settings, deadline);
-        let joined = joined.map_err(|error| suspecting(error, excluded, self.rank()))?;
+        let joined = joined.map_err(|error| {
+            let excluded: Vec<u32> = excluded.iter().map(|&rank| shared.members[rank]).collect();
+            suspecting(error, &excluded, shared.world.rank)
+        })?;
         let everybody: Arc<[u32]> = (0..joined.cards.len() as u32).collect();
         let rank = left.iter().position(|&rank| rank == self.rank()).expect("we are left");
         let world = Arc::new(shared.world.anew(rank as u32, &joined.cards, joined.control));
@@ -180,7 +183,8 @@ impl Communicator {
 }
 
 /// Ranks with different lists meet at different places, where nobody can tell that from being late.
-fn suspecting(error: Error, excluded: &[usize], rank: usize) -> Error {
+/// The numbers are the world's, as those in other errors.
+fn suspecting(error: Error, excluded: &[u32], rank: u32) -> Error {
     let question = format!("; do all that are left exclude {excluded:?}, as rank {rank} does?");
     match error {
         Error::Join { what } => Error::Join { what: what + &question },

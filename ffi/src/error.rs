@@ -42,7 +42,8 @@ pub enum brigade_result_t {
     BRIGADE_PEER_LEFT = 9,
     /// Ranks are in different calls.
     BRIGADE_MISMATCH = 10,
-    /// A rank called brigade_comm_abort.
+    /// A rank called brigade_comm_abort, or ended the world because of what it met in a call: its
+    /// deadline, a rank that left, a failure of the system, a panic. The error has its sentence.
     BRIGADE_ABORTED = 11,
     /// The ranks could not come together.
     BRIGADE_JOIN_FAILED = 12,

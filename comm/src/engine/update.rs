@@ -121,8 +121,7 @@ impl Engine {
             // SAFETY: the caller's promise.
             unsafe { self.run_update(index, shards, memory, middle) }
         }));
-        let why = || format!("a function panicked during {shards}");
-        let outcome = outcome.unwrap_or_else(|panic| self.panicked(&why(), panic));
+        let outcome = outcome.unwrap_or_else(|panic| self.panicked(shards, panic));
         self.remember(outcome)
     }
 

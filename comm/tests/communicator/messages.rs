@@ -325,6 +325,9 @@ fn messages_that_make_no_sense_are_refused_and_leave_everything_as_it_was() {
             for outcome in refused {
                 assert!(matches!(outcome, Err(Error::Invalid { .. })), "{outcome:?}");
             }
+            let two = member.messages().send_bytes(Dtype::F32, &[0; 3], 1 - me).send(&[1u8], 2);
+            let first = two.check().expect_err("both are wrong").to_string();
+            assert!(first.contains("no whole elements"), "{first}");
             member.messages().run().expect("no messages at all");
             let mut sum = [me as u8 + 1];
             member.all_reduce(&mut sum, Op::Sum).expect("the communicator is as good as before");
@@ -346,7 +349,15 @@ fn only_what_leaves_the_rank_counts_as_sent() {
         assert_eq!(got, [[7; 5]; 2]);
         assert_eq!((after.sent_bytes - before.sent_bytes, after.calls - before.calls), (10, 1));
     });
+    // Like a collective, a group that failed does not count, whatever of it has left.
+    each_rank(2, &over("loopback"), |member| {
+        let (peer, mut got) = (1 - member.rank(), [0u8; 3]);
+        let group = member.messages().send(&[7u8; 5], peer).recv(&mut got, peer);
+        group.run().expect_err("they are longer");
+        assert_eq!((member.stats().sent_bytes, member.stats().calls), (0, 0));
+    });
 }
+
 #[test]
 fn a_group_on_one_side_may_be_single_messages_on_the_other() {
     for transport in TRANSPORTS {

@@ -98,6 +98,23 @@ fn ranks_that_do_not_come_are_a_matter_of_time() {
     });
 }
 
+/// In a part of the world, too, whose ranks have other numbers there.
+#[test]
+fn ranks_that_do_not_come_are_named_by_the_numbers_of_the_world() {
+    each_rank(5, &over("shm"), |member| {
+        let color = u32::from(member.rank() >= 2);
+        let part = member.split(Some(color), 0).expect("a split").expect("a part");
+        if member.rank() == 2 {
+            let join_timeout = Duration::from_millis(300);
+            let settings = Settings { join_timeout, ..part.settings().clone() };
+            let ending = part.shrink_with(&[1], settings).expect_err("rank 4 is away");
+            let question = "; do all that are left exclude [3], as rank 2 does?";
+            assert!(ending.to_string().ends_with(question), "{ending}");
+        }
+        member.barrier().expect("the old one is as it was");
+    });
+}
+
 #[test]
 fn survivors_meet_however_often_each_has_tried_in_vain() {
     for transport in TRANSPORTS {

@@ -27,7 +27,7 @@ pub enum Cause {
     PeerLeft,
     /// Nothing moved until the deadline.
     Timeout,
-    /// A rank called abort.
+    /// A rank called abort, or ended the world because of what it met in a call.
     Aborted,
     /// The ranks could not come together.
     Join,
