@@ -196,6 +196,8 @@ pub enum Buffers<'a> {
         output: &'a mut [u8],
     },
     /// One buffer for both, laid out as NCCL lays it out: the larger of input and output, the
-    /// smaller one lying at its own rank's block (reduce-scatter, all-gather, gather, scatter).
+    /// smaller one lying at its own rank's block (reduce-scatter, all-gather, gather, scatter). An
+    /// all-to-all in place goes by a copy of the whole input, for which the communicator keeps as
+    /// much memory as the longest takes.
     InPlace(&'a mut [u8]),
 }

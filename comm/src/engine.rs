@@ -212,16 +212,16 @@ impl Engine {
     /// `memory` is the memory of `call`, checked.
     unsafe fn stage(&mut self, call: &Call, memory: &mut CallMemory) {
         let bytes = memory.input_elems * call.dtype.size();
-        self.staging.resize(bytes, 0);
+        let staging = staged(&mut self.staging, bytes);
         // SAFETY: the input can be read for so many bytes, and staging is ours.
         unsafe {
-            std::ptr::copy_nonoverlapping(memory.input_start, self.staging.as_mut_ptr(), bytes);
+            std::ptr::copy_nonoverlapping(memory.input_start, staging.as_mut_ptr(), bytes);
             if let Op::PreMulSum(factor) = call.op {
                 let scale = kernels::premultiply(call.dtype).expect("validated: it can be scaled");
-                scale(self.staging.as_mut_ptr(), memory.input_elems, factor);
+                scale(staging.as_mut_ptr(), memory.input_elems, factor);
             }
         }
-        memory.input = self.staging.as_ptr();
+        memory.input = staging.as_ptr();
     }
 
     /// Carry out sends and receives that may all be in flight at once. Allocates nothing where the
@@ -294,6 +294,16 @@ fn enough(scratch: &mut Vec<u64>, plan: &Plan) -> *mut u8 {
     scratch.as_mut_ptr().cast()
 }
 
+/// Memory for a copy of an input. It stays as long as the longest was.
+fn staged(staging: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if staging.len() < bytes {
+        // Anew, since nothing is to be kept of what was there.
+        *staging = Vec::new();
+        *staging = vec![0; bytes];
+    }
+    &mut staging[..bytes]
+}
+
 /// A group of messages as it is named in errors, by the ranks of the world.
 fn messages_name(messages: &[Message], members: &[u32]) -> String {
     let list: Vec<String> = messages.iter().map(|message| message.words(members)).collect();
@@ -310,5 +320,21 @@ unsafe fn settle_bools(start: *mut u8, count: usize) {
         // SAFETY: the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, count) };
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is copied in is written anyway, so it is not cleared each time.
+    #[test]
+    fn staging_that_was_long_enough_before_is_handed_out_as_it_is() {
+        let mut staging = Vec::new();
+        assert_eq!(staged(&mut staging, 8), [0; 8]);
+        staged(&mut staging, 8).fill(7);
+        assert_eq!(staged(&mut staging, 3), [7; 3]);
+        assert_eq!(staged(&mut staging, 8), [7; 8], "after a shorter one");
+        assert_eq!(staged(&mut staging, 9).len(), 9);
     }
 }

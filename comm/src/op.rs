@@ -33,7 +33,8 @@ pub enum Op {
     /// Bitwise exclusive or.
     Bxor,
     /// The sum of inputs that are first multiplied by this factor, which is converted to f32 for
-    /// narrow floats and f32, and truncated to an i64 for integers.
+    /// narrow floats and f32, and truncated to an i64 for integers. Each rank multiplies a copy of
+    /// its input, for which the communicator keeps as much memory as the longest takes.
     PreMulSum(f64),
     /// The user's own function, on the host.
     Custom(Arc<dyn CustomOp>),
