@@ -16,6 +16,7 @@ use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
 use crate::eagerness::Eagerness;
+use crate::inside;
 use crate::maker::Maker;
 use crate::purpose::Purpose;
 use crate::wait::Watch;
@@ -49,6 +50,8 @@ fn meet_stating(
     stated: WindowSize,
 ) -> Result<Window, Error> {
     let shared = communicator.shared();
+    // Before it is counted, which all ranks do alike.
+    inside::refuse(shared.number)?;
     let number = shared.splits.fetch_add(1, Ordering::Relaxed);
     let group_of = |kind| derive_group(shared.group, number, kind);
     let groups = [GROUPS_OF_WINDOWS, GROUPS_OF_DOWNWARD].map(group_of);

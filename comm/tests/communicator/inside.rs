@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
-use brigade_comm::{Buffers, Call, Communicator, CustomOp, Dtype, Error, Op, ShardUpdate};
+use brigade_comm::{
+    Buffers, Call, Communicator, CustomOp, Dtype, Error, Op, ShardUpdate, WindowSize,
+};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::world::{TRANSPORTS, each_rank, over};
@@ -26,6 +28,7 @@ fn try_calls(comm: &Communicator) {
     assert_refused("a receive", comm.recv(&mut data, peer));
     assert_refused("a receive from any", comm.recv_any(&mut data));
     assert_refused("a split", comm.split(Some(0), 0));
+    assert_refused("a window", comm.window(WindowSize::default()));
     assert_refused("a call that is started", comm.all_reduce_owned(data.to_vec(), Op::Sum));
     let begun = comm.scope(|scope| scope.all_reduce(&mut data, Op::Sum).map(|_work| ()));
     assert_refused("a call in a scope", begun.expect("no call was started"));
@@ -70,9 +73,14 @@ fn an_update_looks_at_its_communicator_and_makes_no_call_on_it() {
         each_rank(2, &over(transport), |comm| {
             let (mut gradients, mut weights) = ([1.0_f32; 100], [0.0_f32; 100]);
             let mut meddler = Meddler { comm: &comm, parts: 0 };
-            comm.sharded_update(&mut gradients, Op::Sum, &mut weights, &mut meddler)
-                .expect("an update");
-            assert!(meddler.parts > 0);
+            let mut copies = |_: Range<usize>, gradients: &mut [f32], weights: &mut [f32]| {
+                weights.copy_from_slice(gradients);
+            };
+            let is_first = comm.rank() == 0;
+            let update: &mut dyn ShardUpdate<f32, f32> =
+                if is_first { &mut meddler } else { &mut copies };
+            comm.sharded_update(&mut gradients, Op::Sum, &mut weights, update).expect("an update");
+            assert_eq!(meddler.parts > 0, is_first);
             assert_eq!(weights, [2.0; 100]);
             let group = comm.split(Some(0), 0).expect("a split").expect("a group");
             group.barrier().expect("all count the same divisions");
