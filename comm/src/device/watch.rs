@@ -15,7 +15,7 @@ use crate::Error;
 use crate::communicator::Shared;
 use crate::control::NO_SIGNATURE;
 use crate::say::warn;
-use crate::wait::error_of;
+use crate::wait::{PASSED_ON_WAIT, error_of};
 
 /// How often the desk is looked at.
 const ROUND: Duration = Duration::from_millis(20);
@@ -147,12 +147,14 @@ impl Watched {
     /// before.
     pub(super) fn end(&self, error: Error) -> Error {
         let mut cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
-        let error = cause.get_or_insert_with(|| {
-            self.shared.world.control.abort(&error.to_string());
-            error
-        });
+        let is_first = cause.is_none();
+        let error = cause.get_or_insert(error).clone();
+        drop(cause);
         self.desk.abort();
-        error.clone()
+        if is_first {
+            self.shared.world.control.give_up(&error.to_string(), PASSED_ON_WAIT);
+        }
+        error
     }
 }
 
