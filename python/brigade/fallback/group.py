@@ -71,7 +71,8 @@ class Group(Backend):
 
     # torch asks for each of these, without end where a subclass does not say.
     supports_splitting = property(lambda self: False)
-    supports_coalescing = property(lambda self: True)
+    # Calls that other threads make meanwhile torch would only note.
+    supports_coalescing = property(lambda self: False)
     supports_shrinking = property(lambda self: True)
     supports_reconfigure = property(lambda self: False)
     supports_window = property(lambda self: False)

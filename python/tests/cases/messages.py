@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import threading
 import time
 
 import torch
@@ -41,6 +42,31 @@ def batches(rank, world):
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
             assert bool((got == before).all())
+
+
+@case(quick=True)
+def batches_beside_another_thread(rank, world):
+    after, before = ring(rank, world)
+    wrong = []
+
+    def add_up():
+        for _ in range(200):
+            ones = torch.ones(10)
+            dist.all_reduce(ones)
+            if ones[0] != world:
+                wrong.append(ones[0].item())
+
+    thread = threading.Thread(target=add_up)
+    thread.start()
+    for _ in range(40):
+        got = [torch.empty(4) for _ in range(20)]
+        operations = [dist.P2POp(dist.isend, torch.full((4,), float(rank)), after) for _ in got]
+        operations += [dist.P2POp(dist.irecv, tensor, before) for tensor in got]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        assert all(bool((tensor == before).all()) for tensor in got)
+    thread.join()
+    assert not wrong, (len(wrong), wrong[0])
 
 
 @case(quick=True, needs_native=True)
