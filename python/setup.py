@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -101,7 +102,9 @@ def compile_backend(torch, package):
     includes = includes + [sysconfig.get_paths()["include"]]
     run(
         [
-            os.environ.get("CXX", "c++"), "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall",
+            # A wrapper, such as ccache, may stand in front of the compiler.
+            *shlex.split(os.environ.get("CXX", "c++")),
+            "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall",
             "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={name}", f"-I{ROOT / 'include'}",
             *[f"-isystem{path}" for path in includes],
             PYTHON / "c10d" / "all.cpp",

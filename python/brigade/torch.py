@@ -88,12 +88,15 @@ def find():
     wanted = "_torch_{}_{}".format(*torch.__version__.split(".")[:2])
     try:
         return importlib.import_module(f"brigade.{wanted}")
-    except ImportError:
+    except ImportError as error:
         there = sorted(path.name for path in Path(__file__).parent.glob("_torch_*.so"))
+        torch_is = f"for torch {torch.__version__}"
+        lacks = f"has no backend in C++ {torch_is}; it has {', '.join(there) or 'none at all'}"
+        if any(name.startswith(f"{wanted}.") for name in there):
+            lacks = f"has a backend in C++ {torch_is} that does not load: {error}"
         warnings.warn(
-            f"this build of brigade has no backend in C++ for torch {torch.__version__}; it has "
-            f"{', '.join(there) or 'none at all'}. The one in Python is slower and cannot do "
-            "all. Install brigade again where this torch can be imported: pip install "
+            f"this build of brigade {lacks}. The one in Python is slower and cannot do all. "
+            "Install brigade again where this torch can be imported: pip install "
             "--no-build-isolation",
             stacklevel=2,
         )

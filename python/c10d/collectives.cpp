@@ -6,6 +6,16 @@
 #include "group.hpp"
 
 namespace brigade {
+namespace {
+
+// Where a rank's own part of a list begins.
+ptrdiff_t bytes_before(const Tensors &list, int rank) {
+    return std::accumulate(
+        list.begin(), list.begin() + rank, ptrdiff_t{0},
+        [](ptrdiff_t sum, const at::Tensor &tensor) { return sum + tensor.nbytes(); });
+}
+
+}  // namespace
 
 void Group::all_reduce(const Run &run, const Op &op, Element element) const {
     check(brigade_all_reduce(run.data(), run.data(), run.count() * element.per_element,
@@ -99,9 +109,7 @@ Group::Work Group::allgather(TensorLists &outputs, Tensors &inputs,
     auto output = Run::output(list);
     check_same_type(input, output);
     check_length(input.count(), output.count_of(rank_), "an input");
-    ptrdiff_t before = 0;
-    for (int rank = 0; rank < rank_; rank++) before += list[rank].nbytes();
-    input.keep_apart(output, before);
+    input.keep_apart(output, bytes_before(list, rank_));
     auto body = [this, input = std::move(input), output = std::move(output)] {
         all_gather(input, output);
     };
@@ -123,9 +131,11 @@ Group::Work Group::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
             list.push_back(of_rank[at]);
         }
         all.insert(all.end(), list.begin(), list.end());
-        parts.emplace_back(Run::input({inputs[at]}), Run::output(std::move(list)));
-        check_same_type(parts.back().first, parts.back().second);
-        check_length(parts.back().first.count(), parts.back().second.count_of(rank_), "an input");
+        parts.emplace_back(Run::input({inputs[at]}), Run::output(list));
+        auto &[input, output] = parts.back();
+        check_same_type(input, output);
+        check_length(input.count(), output.count_of(rank_), "an input");
+        input.keep_apart(output, bytes_before(list, rank_));
     }
     auto body = [this, parts = std::move(parts)] {
         for (const auto &[input, output] : parts) all_gather(input, output);

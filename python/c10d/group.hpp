@@ -81,8 +81,8 @@ public:
     Work recv(Tensors &tensors, int peer, int tag) override;
     Work recvAnysource(Tensors &tensors, int tag) override;
 
-    // What torch keeps of calls that it coalesces is not per thread: those that another thread makes
-    // meanwhile would only be noted. Who asks for it by device has it all the same.
+    // What torch keeps of calls that it coalesces is not per thread: those that another thread
+    // makes meanwhile would only be noted. Who asks for it by device has it all the same.
     bool supportsCoalescing() const override { return false; }
     void startCoalescing() override;
     Work endCoalescing() override;

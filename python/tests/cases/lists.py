@@ -36,6 +36,10 @@ def overlap_is_no_corruption(rank, world):
     flat[1 + 6 * rank : 7 + 6 * rank] = mine(rank)
     dist.all_gather_into_tensor(flat[:-1], flat[1 + 6 * rank : 7 + 6 * rank])
     torch.testing.assert_close(flat[:-1], torch.cat([mine(r) for r in range(world)]))
+    flat[1 + 6 * rank : 7 + 6 * rank] = mine(rank)
+    lists = [[flat[6 * r : 6 * r + 6]] for r in range(world)]
+    dist.all_gather_coalesced(lists, [flat[1 + 6 * rank : 7 + 6 * rank]])
+    torch.testing.assert_close(flat[:-1], torch.cat([mine(r) for r in range(world)]))
 
 
 @case(backends=("brigade",))
