@@ -103,6 +103,11 @@ impl Watch {
             let place = still.place(self.world_rank(), &self.members);
             let waited_ms = stood.as_millis() as u64;
             let others = self.others_and_hint(still);
+            // While the root was asked, somebody who came to the same end may have said so, and
+            // have gone: that sentence knows more of him.
+            if let Some(verdict) = self.control.verdict() {
+                return Err(error_of(verdict, still.name));
+            }
             return Err(self.give_up(Error::Timeout { place, waited_ms, others }));
         }
         Ok(())
