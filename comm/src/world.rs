@@ -238,7 +238,12 @@ impl World {
                     || self.card(index, members[member]).is_some_and(|it| port.reaches(it));
                 port.is_of_all() && member != me && reached()
             };
-            if !serves && !(0..members.len()).any(|member| wanted(member) && is_of_all(member)) {
+            // Where only some have to do with each other, who has nothing to do with anybody joins
+            // nothing, and a seat that is kept for it would never be given back. Where such a port
+            // serves there at all, all whom it reaches have.
+            let is_whole = group == watch.group;
+            let is_joined = serves || is_whole && (0..members.len()).any(is_of_all);
+            if !is_joined {
                 continue;
             }
             let is_in =

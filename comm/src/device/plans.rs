@@ -288,7 +288,9 @@ impl Ranges {
                 _ => Ok(()),
             },
             _ => {
-                refused(&self.readers)?;
+                if range.place != Place::Managed {
+                    refused(&self.readers)?;
+                }
                 let end = |range: &Whereabouts| range.start + range.bytes as u64;
                 // Whatever was known of these addresses is gone.
                 self.known.retain(|old| end(old) <= range.start || end(&range) <= old.start);

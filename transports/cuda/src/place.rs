@@ -42,6 +42,13 @@ pub struct Whereabouts {
     pub id: u64,
 }
 
+impl Whereabouts {
+    /// Whether it is a device's alone.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.place, Place::Device(_))
+    }
+}
+
 impl Cuda {
     /// Where the memory at `address` lies. Costs some 100 ns; the answer holds for the whole
     /// allocation for as long as it lives, so callers keep it by range.

@@ -65,13 +65,16 @@ impl Partings {
         // Whoever leaves forgets what it has heard.
         parted.told.remove(&rank);
         let was_empty = parted.is_empty();
-        parted.members = parted.members.max(members);
+        if parted.members == 0 {
+            // All say the same of one group.
+            parted.members = members;
+        }
         if parted.ranks.iter().all(|(known, _)| *known != rank) {
             parted.ranks.push((rank, why));
             self.count += usize::from(!was_empty);
         }
         if !was_empty && parted.is_empty() {
-            self.count -= parted.ranks.len();
+            self.count = self.count.saturating_sub(parted.ranks.len());
             self.empty.push_back(group);
             if self.empty.len() > GROUPS_MAX
                 && let Some(oldest) = self.empty.pop_front()
@@ -89,7 +92,7 @@ impl Partings {
         let Some(parted) = oldest.and_then(|group| self.groups.remove(&group)) else {
             return false;
         };
-        self.count -= parted.ranks.len();
+        self.count = self.count.saturating_sub(parted.ranks.len());
         self.has_forgotten = true;
         true
     }
@@ -132,6 +135,18 @@ mod tests {
         assert_eq!(partings.tell(2, 0).len(), 2, "it has been there from the beginning");
         assert_eq!(partings.count, 2);
         assert!(partings.tell(1, 1).is_empty() && !partings.has_forgotten());
+    }
+
+    /// A root does not end by what one rank says.
+    #[test]
+    fn who_says_that_a_group_has_other_members_changes_no_count() {
+        let mut partings = Partings::new(8);
+        for (rank, members) in [(0, 1), (1, 3), (2, 3), (3, 9)] {
+            partings.add(rank, (7, members), String::new());
+        }
+        assert_eq!(partings.count, 0);
+        leave(&mut partings, 0, 8);
+        assert_eq!(partings.count, 1);
     }
 
     #[test]

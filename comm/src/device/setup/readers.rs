@@ -58,7 +58,11 @@ impl Inner {
     pub(in crate::device) fn reads_of(&self, peer: usize, address: u64) -> bool {
         let (own, theirs) = (&self.cards[self.group.rank as usize], &self.cards[peer]);
         let reads = |address| self.context.accesses(address).unwrap_or(false);
-        own.uuid == theirs.uuid || reads(address) || !reads(theirs.shows)
+        own.uuid == theirs.uuid
+            || reads(address)
+            || !reads(theirs.shows)
+            // What is the host's all devices reach, whatever a driver says of it.
+            || !self.context.device().cuda.where_is(address).is_ok_and(|found| found.is_on_device())
     }
 
     /// Whether kernels of another device read what lies on this one. What is shown they do, as was
