@@ -2,8 +2,7 @@
 //!
 //! One loop around one poll. It never waits for a single connection: each has a bounded inbox, a
 //! bounded outbox and a time by which it must have proved the secret, and when too many strangers
-//! come the oldest goes. When all ranks have come the listener is closed: a world is complete once,
-//! and the port is free for the next one.
+//! come the oldest goes. When all ranks have come the listener is closed, and its port is free.
 
 mod callers;
 
@@ -94,7 +93,10 @@ impl Hub {
             let why = "ends, as it cannot wait for its connections any longer: poll";
             let why = format!("the root at {} {why}: {error}", self.place);
             warn(&why);
-            self.farewell(&why);
+            // Who has a seat takes it for the loss of the root, which it is.
+            if matches!(self.stage, Stage::Gathering(_)) {
+                self.farewell(&why);
+            }
             return false;
         }
         let (conns, others) = watches.split_at(self.conns.len());
@@ -371,8 +373,7 @@ impl Hub {
         }
     }
 
-    /// Last words to everybody, for as long as they take but not for ever. `why` it ends, for those
-    /// who have not joined.
+    /// Last words to everybody, but not for ever; `why` it ends, for those who have not joined.
     fn farewell(&mut self, why: &str) {
         let until = Instant::now() + FAREWELL;
         match &self.stage {

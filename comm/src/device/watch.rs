@@ -139,6 +139,11 @@ impl Watched {
     /// End all kernels because one has stood still for so long.
     fn give_up(&self, still: &Still, stood: Duration) {
         let others = self.others();
+        // Meanwhile somebody who came to the same end may have said so: that is what ends it then.
+        if let Some(verdict) = self.shared.world.control.verdict() {
+            self.end(error_of(verdict, &self.place(still)));
+            return;
+        }
         let waited_ms = stood.as_millis() as u64;
         self.end(Error::Timeout { place: self.place(still), waited_ms, others });
     }

@@ -1,5 +1,5 @@
-//! Long random lists of calls on one world, more shapes than plans are kept for, each shape several
-//! times in another order: what one call leaves behind must not show in the next.
+//! Long random lists of calls on one world, each shape several times in another order: what one call
+//! leaves behind must not show in the next.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use brigade_schedule::Collective;
 
 use crate::world::{Case, Judged, TRANSPORTS, check, judge, over};
 
-/// More than the 64 plans that a communicator keeps.
+/// More than a key of a plan is compared with at once.
 const SHAPES: usize = 100;
 
 fn any_case(random: &mut fastrand::Rng, ranks: u32) -> Case {

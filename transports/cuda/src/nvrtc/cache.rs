@@ -5,11 +5,12 @@
 //! What lies there is code that this process will run, so it is nobody else's: a folder or a file
 //! that neither this user nor root owns, or that others may write, is not looked into.
 
-use std::fs::{self, DirBuilder, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, Metadata, OpenOptions, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -61,6 +62,16 @@ fn is_open(found: &Metadata) -> bool {
     found.mode() & 0o022 != 0
 }
 
+/// Where it is this user's own, its group writes there no more, as that of a folder of before does
+/// where the user's mask lets it. One in which everybody writes is meant to be so.
+fn close(folder: &Path) {
+    let Ok(found) = fs::metadata(folder) else { return };
+    if found.mode() & 0o022 == 0o020 && !is_others(&found) {
+        // Where that fails, it is doubted.
+        let _ = fs::set_permissions(folder, Permissions::from_mode(found.mode() & 0o7755));
+    }
+}
+
 /// Where the code of one source for one architecture is kept.
 pub(super) struct Cache {
     folder: Option<PathBuf>,
@@ -70,7 +81,9 @@ pub(super) struct Cache {
 
 impl Cache {
     pub(super) fn of(source: &Source, arch: &str) -> Self {
-        let folder = folder().filter(|folder| doubt_of(folder).is_none());
+        let folder = folder();
+        folder.iter().for_each(|folder| close(folder));
+        let folder = folder.filter(|folder| doubt_of(folder).is_none());
         Self { folder, stem: stem(source, arch) }
     }
 
@@ -105,9 +118,11 @@ impl Cache {
     /// Keep it. A folder that cannot be written is no error: the next run compiles again.
     pub(super) fn write(&self, version: Version, image: &[u8]) {
         let Some(folder) = &self.folder else { return };
-        let unique = std::process::id();
+        // Containers that share a folder may have processes of one number.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+        let thread = std::thread::current().id();
         let name = self.name(version);
-        let temporary = folder.join(format!(".{name}.{unique}"));
+        let temporary = folder.join(format!(".{name}.{}.{thread:?}.{now}", std::process::id()));
         let mut whole = Vec::with_capacity(HASH_BYTES + image.len());
         whole.extend_from_slice(&Sha256::digest(image));
         whole.extend_from_slice(image);
@@ -165,7 +180,6 @@ fn read(path: &Path) -> Option<Arc<[u8]>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -212,6 +226,8 @@ mod tests {
             chmod(&folder, mode);
             let doubt = doubt_of(&folder).expect("others could put theirs in");
             assert!(doubt.contains("chmod go-w"), "{doubt}");
+            close(&folder);
+            assert_eq!(doubt_of(&folder).is_none(), mode == 0o775, "{mode:o}");
         }
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(doubt_of(&folder), None, "there is nothing to doubt yet");
