@@ -1,5 +1,5 @@
-//! Long random lists of calls on one world, each shape several times in another order: what one call
-//! leaves behind must not show in the next.
+//! Long random lists of calls on one world, each shape several times in another order: what one
+//! call leaves behind must not show in the next.
 
 use std::sync::Arc;
 
