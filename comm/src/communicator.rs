@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use brigade_schedule::{Algorithm, Collective};
 use brigade_transports::LendingStats;
@@ -20,16 +19,13 @@ use crate::maker::Maker;
 use crate::nodes::numbers;
 use crate::purpose::Purpose;
 use crate::select::Selector;
-use crate::wait::{PASSED_ON_WAIT, Watch, error_of};
+use crate::wait::{Watch, error_of};
 use crate::work::Progress;
 use crate::world::World;
 use crate::{Dtype, Error, Settings};
 
 /// Calls up to this size go by the algorithm with the fewest steps.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
-
-/// How long who ends the world waits to hear of it.
-const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// One rank's handle on a group of ranks.
 ///
@@ -148,7 +144,8 @@ impl Communicator {
     ///
     /// Cost: that of [`Communicator::algorithm_for`] the call; nothing is allocated once a call of
     /// the same shape has been made before, as long as the plans of all shapes are no more than a
-    /// thousand, and 64 MiB. (A short call's has a few kilobytes, a long one's up to 30 MiB.)
+    /// thousand, and 64 MiB or eight. (A short call's has a few kilobytes, a long one's up to
+    /// 30 MiB.)
     ///
     /// # Errors
     ///
@@ -237,7 +234,7 @@ impl Communicator {
     /// others hear it when the process that brought the ranks together goes on, if it is stopped.
     pub fn abort(&self, why: &str) {
         // Where the network is stuck, whoever is told later is told by what is lost.
-        self.shared.world.control.give_up(why, ABORT_WAIT);
+        self.shared.world.control.give_up(why);
     }
 
     /// Why this world cannot go on, once that is known: a lost rank, an abort, a mismatch. For
@@ -306,7 +303,7 @@ impl Shared {
     pub(crate) fn drain(&self) -> Result<(), Error> {
         inside::refuse(self.number)?;
         let why = "interrupted behind calls that were started before";
-        self.progress.drain(|| self.world.control.give_up(why, PASSED_ON_WAIT));
+        self.progress.drain(|| self.world.control.give_up(why));
         Ok(())
     }
 

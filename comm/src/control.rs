@@ -48,6 +48,9 @@ const SAY_TIMEOUT: Duration = Duration::from_secs(1);
 const UNREAD_MAX: u32 = 16;
 /// How long a question to the root may stay without an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long who gives up for all waits to hear so. A root that is only slow may know better why the
+/// world ends, and what a rank has decided alone it keeps.
+const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 /// How long the root may take to let us go.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -270,15 +273,15 @@ impl Control {
         }
     }
 
-    /// Give up for everybody, and wait for at most so long until this rank has heard so itself. A
+    /// Give up for everybody, and wait for a second at most until this rank has heard so itself. A
     /// root that is stopped takes what it is told and passes nothing on: then this rank decides
     /// alone, so that whatever it does in this world ends. What was decided before stands.
-    pub(crate) fn give_up(&self, why: &str, patience: Duration) {
+    pub(crate) fn give_up(&self, why: &str) {
         if self.verdict().is_some() {
             return;
         }
         self.abort(why);
-        if self.await_verdict(patience).is_none() {
+        if self.await_verdict(GIVE_UP_WAIT).is_none() {
             self.heard.decide(Verdict::Aborted { rank: self.rank, why: why.to_owned() });
         }
     }

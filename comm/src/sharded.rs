@@ -21,8 +21,9 @@ use crate::{Error, Op};
 /// Both functions run inside the call, on the thread that made it. Another call on the same
 /// communicator, also one that is only started, would wait for itself, so there it is
 /// [`Error::Invalid`]. They may look at the communicator (its rank, its counters, its algorithms),
-/// abort it, and make calls on other communicators as long as all ranks of those do. What nobody
-/// can refuse is to wait for another thread that calls this communicator: that never ends.
+/// abort it, and make calls on other communicators as long as all ranks of those do; an update
+/// inside such a call may make none at all. What nobody can refuse is to wait for another thread
+/// that calls this communicator: that never ends.
 pub trait ShardUpdate<G, W> {
     /// Whether this part of the shard can be updated now. If not, other parts of the call go on,
     /// and it is asked again at least every millisecond.

@@ -28,7 +28,7 @@
 //! that cannot be opened is as a wire that fails, and one whose peer is gone as that. Who joins a
 //! group goes on whoever leaves; if that fails it tells nobody here, as its caller says so to those
 //! who wait in that group. Behind whatever it tells, a rank waits for `PASSED_ON_WAIT` to hear the
-//! verdict itself, and who gives up for all and hears none decides alone.
+//! verdict itself; who gives up for all does for a second, and if it hears none decides alone.
 
 mod crossing;
 mod opening;
@@ -234,13 +234,13 @@ impl Watch {
 
     /// End the world because of what happened here, and word it for the caller.
     pub(crate) fn abort(&self, why: &str) -> Error {
-        self.control.give_up(why, PASSED_ON_WAIT);
+        self.control.give_up(why);
         Error::Aborted { rank: self.world_rank(), why: why.to_owned() }
     }
 
     /// End the world with an error of our own. The others hear of it before our caller does.
     fn give_up(&self, error: Error) -> Error {
-        self.control.give_up(&error.to_string(), PASSED_ON_WAIT);
+        self.control.give_up(&error.to_string());
         error
     }
 

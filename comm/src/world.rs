@@ -9,7 +9,7 @@ use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, Transpo
 
 use crate::control::Control;
 use crate::nodes::Nodes;
-use crate::wait::{Joining, PASSED_ON_WAIT, Watch};
+use crate::wait::{Joining, Watch};
 use crate::{Error, Settings, say};
 
 /// What all communicators of one rank share.
@@ -168,7 +168,7 @@ impl World {
     /// This rank could not join the group of all. The others may have, and nothing else would tell
     /// them why they are left by it.
     pub(crate) fn without_us(&self, error: Error) -> Error {
-        self.control.give_up(&error.to_string(), PASSED_ON_WAIT);
+        self.control.give_up(&error.to_string());
         error
     }
 
@@ -239,8 +239,9 @@ impl World {
                 port.is_of_all() && member != me && reached()
             };
             // Where only some have to do with each other, who has nothing to do with anybody joins
-            // nothing, and a seat that is kept for it would never be given back. Where such a port
-            // serves there at all, all whom it reaches have.
+            // nothing, and a seat that is kept for it would not be given back before the world
+            // ends. Where such a port serves there at all, all whom it reaches have, unless a host
+            // has cards of three kinds.
             let is_whole = group == watch.group;
             let is_joined = serves || is_whole && (0..members.len()).any(is_of_all);
             if !is_joined {

@@ -4,7 +4,7 @@
 //! The processes are this test binary again, at [`one_process`], as no other test shall have so few
 //! files.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,13 @@ fn one_process() {
     match std::env::var(WHICH).as_deref() {
         Ok("root") => {
             let rank = std::thread::spawn(|| Communicator::from_env().map(drop));
+            let until = Instant::now() + PATIENCE;
+            let root = std::env::var("BRIGADE_ROOT").unwrap();
+            while TcpStream::connect(&root).is_err() {
+                assert!(Instant::now() < until, "nobody listens at {root}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // Rank 0 has its seat soon.
             std::thread::sleep(Duration::from_millis(500));
             allow_one_file();
             println!("end: {}", rank.join().unwrap().unwrap_err());

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::communicator::Shared;
 use crate::control::NO_SIGNATURE;
 use crate::say::warn;
-use crate::wait::{PASSED_ON_WAIT, error_of};
+use crate::wait::error_of;
 
 /// How often the desk is looked at.
 const ROUND: Duration = Duration::from_millis(20);
@@ -157,7 +157,7 @@ impl Watched {
         drop(cause);
         self.desk.abort();
         if is_first {
-            self.shared.world.control.give_up(&error.to_string(), PASSED_ON_WAIT);
+            self.shared.world.control.give_up(&error.to_string());
         }
         error
     }

@@ -1,7 +1,7 @@
 //! What those who use a window share with the thread that serves it: the memory, the counters, and
 //! word of when that thread has looked around.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,10 @@ use brigade_transports::WindowMemory;
 
 use super::{NAP, SHORT_NAP, WindowSize, lock};
 use crate::wait::Watch;
+
+/// How often it is looked soon for a signal of this rank's own after one came unheard: for a second
+/// or so, beyond which nobody is likely to send another.
+const SHORT_NAPS: u32 = 2000;
 
 /// A rank's own window.
 pub(super) struct Held {
@@ -24,8 +28,9 @@ pub(super) struct Held {
     served: AtomicU64,
     /// How many threads sleep at the bells, which only peers ring.
     at_bells: AtomicU32,
-    /// Whether one of them slept while this rank signalled itself.
-    was_missed: AtomicBool,
+    /// How many of their next sleeps are short, as one of them slept while this rank signalled
+    /// itself.
+    short_naps: AtomicU32,
 }
 
 impl Held {
@@ -38,8 +43,8 @@ impl Held {
         let signals = (0..size.signals).map(|_| AtomicU64::new(0)).collect();
         let (memory, looks) = (Mutex::new(memory), Looks::default());
         let (served, at_bells) = (AtomicU64::new(0), AtomicU32::new(0));
-        let was_missed = AtomicBool::new(false);
-        Self { memory, is_reached, signals, size, watch, looks, served, at_bells, was_missed }
+        let short_naps = AtomicU32::new(0);
+        Self { memory, is_reached, signals, size, watch, looks, served, at_bells, short_naps }
     }
 
     /// The serving thread has done something.
@@ -65,7 +70,7 @@ impl Held {
         self.looks.add();
         // Whoever sleeps there is another thread of this rank.
         if self.at_bells.load(Ordering::Relaxed) > 0 {
-            self.was_missed.store(true, Ordering::Relaxed);
+            self.short_naps.store(SHORT_NAPS, Ordering::Relaxed);
         }
     }
 
@@ -73,7 +78,9 @@ impl Held {
     /// each other that is short from the second time on, for no bell rings then.
     pub(super) fn sleep_at_bells(&self, sleep: impl FnOnce(Duration)) {
         self.at_bells.fetch_add(1, Ordering::Relaxed);
-        sleep(if self.was_missed.load(Ordering::Relaxed) { SHORT_NAP } else { NAP });
+        let one_less = |naps: u32| naps.checked_sub(1);
+        let is_short = self.short_naps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        sleep(if is_short.is_ok() { SHORT_NAP } else { NAP });
         self.at_bells.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -143,7 +143,10 @@ fn each_of_many_ranks_hears_which_one_never_comes() {
     let texts: Vec<String> = texts.into_iter().flatten().collect();
     assert_eq!(texts.len(), RANKS - 1);
     for text in texts {
-        assert!(text.contains(&format!("rank {ABSENT} reported nothing")), "{text}");
+        // Who is slow may not have said anything either.
+        let (silent, _) = text.split_once(" reported nothing").expect(&text);
+        let of_last = silent.rsplit([' ', '-', ',']).next();
+        assert_eq!(of_last, Some(ABSENT.to_string().as_str()), "{text}");
         assert!(text.len() < 512, "{} bytes: {text}", text.len());
     }
 }

@@ -13,6 +13,8 @@ use crate::control::frame::Frame;
 #[derive(Debug)]
 pub(super) struct Partings {
     groups: BTreeMap<u64, Parted>,
+    /// Those in which somebody is, by the order in which the first one left.
+    open: BTreeMap<u64, u64>,
     /// Those that all members have left, in the order in which they were.
     empty: VecDeque<u64>,
     /// How many members have left communicators that are not empty, and of how many that is kept.
@@ -46,8 +48,8 @@ impl Parted {
 impl Partings {
     /// Of at most so many ranks, if a rank counts as often as it has left something.
     pub(super) fn new(most: usize) -> Self {
-        let (groups, empty) = (BTreeMap::new(), VecDeque::new());
-        Self { groups, empty, count: 0, most, begun: 0, has_forgotten: false }
+        let (groups, open, empty) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { groups, open, empty, count: 0, most, begun: 0, has_forgotten: false }
     }
 
     /// Whether something was forgotten that somebody may still want to know.
@@ -59,6 +61,7 @@ impl Partings {
     pub(super) fn add(&mut self, rank: usize, (group, members): (u64, usize), why: String) {
         let parted = self.groups.entry(group).or_insert_with(|| {
             self.begun += 1;
+            self.open.insert(self.begun, group);
             let (ranks, told) = (Vec::new(), BTreeMap::new());
             Parted { number: self.begun, members: 0, ranks, told }
         });
@@ -75,6 +78,7 @@ impl Partings {
         }
         if !was_empty && parted.is_empty() {
             self.count = self.count.saturating_sub(parted.ranks.len());
+            self.open.remove(&parted.number);
             self.empty.push_back(group);
             if self.empty.len() > GROUPS_MAX
                 && let Some(oldest) = self.empty.pop_front()
@@ -87,9 +91,8 @@ impl Partings {
 
     /// Make room; whether that could be done.
     fn forget_the_oldest(&mut self) -> bool {
-        let open = self.groups.iter().filter(|(_, parted)| !parted.is_empty());
-        let oldest = open.min_by_key(|(_, parted)| parted.number).map(|(group, _)| *group);
-        let Some(parted) = oldest.and_then(|group| self.groups.remove(&group)) else {
+        let oldest = self.open.pop_first();
+        let Some(parted) = oldest.and_then(|(_, group)| self.groups.remove(&group)) else {
             return false;
         };
         self.count = self.count.saturating_sub(parted.ranks.len());

@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(text(cache.before(12)), Some(b"9.9".to_vec()));
         std::fs::remove_dir_all(&folder).unwrap();
     }
+
     #[test]
     fn what_others_may_write_is_not_believed() {
         let folder = std::env::temp_dir().join(format!("brigade-doubt-{}", std::process::id()));

@@ -57,6 +57,7 @@ fn who_has_not_introduced_itself_and_who_has_most_where_it_is_too_much_are_sent_
     small.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(!is_sent_away(small), "it has not too much");
 }
+
 #[test]
 fn who_never_asks_for_anything_makes_room_and_who_has_asked_stays() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
