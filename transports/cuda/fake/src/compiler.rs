@@ -9,6 +9,8 @@ use std::sync::{Mutex, OnceLock};
 
 use crate::fault::number;
 use crate::folder::Folder;
+use crate::nvrtc;
+use crate::ptx;
 use crate::races;
 use crate::rewrite::rewrite;
 use crate::table::{Handle, Table, lock, put};
@@ -17,13 +19,14 @@ use crate::table::{Handle, Table, lock, put};
 pub(crate) const IMAGE_MAGIC: &[u8] = b"\x7fbrigade-fake-cuda";
 
 /// What is put in front of kernels: the first of these takes in the others.
-const CPU: [(&str, &str); 6] = [
+const CPU: [(&str, &str); 7] = [
     ("cpu.h", include_str!("cpu.h")),
     ("cpu_types.h", include_str!("cpu_types.h")),
     ("cpu_races.h", include_str!("cpu_races.h")),
     ("cpu_fibers.h", include_str!("cpu_fibers.h")),
     ("cpu_blocks.h", include_str!("cpu_blocks.h")),
     ("cpu_intrinsics.h", include_str!("cpu_intrinsics.h")),
+    ("cpu_ptx.h", include_str!("cpu_ptx.h")),
 ];
 
 const SUCCESS: c_int = 0;
@@ -100,34 +103,59 @@ fn contracts() -> bool {
     number("BRIGADE_FAKE_CUDA_CONTRACTS", 0) != 0
 }
 
-/// The image, or what the compiler wrote.
-fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
-    let io = |error: std::io::Error| format!("the fake compiler needs a folder: {error}");
-    let folder = Folder::new().map_err(io)?;
-    let path = |name: &str| folder.path().join(name);
-    for (name, text) in &program.headers {
-        fs::write(path(name), text).map_err(io)?;
+/// The image, or what the compiler wrote. What NVRTC makes of it where a test wants that, in whose
+/// portable code drivers find what they need.
+fn compile(program: &Program, options: &[String], is_portable: bool) -> Result<Vec<u8>, String> {
+    let Some(path) = nvrtc::named() else {
+        let folder = Folder::new().map_err(io)?;
+        let text = preprocessed(program, options, &folder)?;
+        return build(&folder, "rewritten.ii", &text, contraction(options));
+    };
+    let ptx = nvrtc::compile(path, &program.source, &program.headers, options)?;
+    if is_portable { Ok(ptx.into_bytes()) } else { translated(&ptx) }
+}
+
+/// The image of portable code (PTX).
+pub(crate) fn translated(ptx: &str) -> Result<Vec<u8>, String> {
+    // There is much of it, and the compiler that made it has made it fast.
+    build(&Folder::new().map_err(io)?, "translated.cpp", &ptx::translate(ptx)?, &["-O1"])
+}
+
+/// The image of a source for the processor.
+fn build(folder: &Folder, name: &str, text: &str, more: &[&str]) -> Result<Vec<u8>, String> {
+    let folder = folder.path();
+    for (name, text) in CPU.iter().copied().chain([(name, text)]) {
+        fs::write(folder.join(name), text).map_err(io)?;
     }
-    for (name, text) in CPU {
-        fs::write(path(name), text).map_err(io)?;
-    }
-    fs::write(path("kernels.cpp"), &program.source).map_err(io)?;
-    let defines = options.iter().filter(|option| option.starts_with("-D"));
-    let mut first = vec![String::from("-E"), String::from("-include"), String::from("cpu.h")];
-    first.extend(defines.cloned());
-    let mut second = OPTIONS.map(String::from).to_vec();
-    second.extend(contraction(options).iter().map(|option| String::from(*option)));
+    let mut all: Vec<String> = OPTIONS.iter().chain(more).map(|one| String::from(*one)).collect();
     if races::is_seen() {
-        first.extend(races::OPTIONS.map(String::from));
-        second.extend(races::OPTIONS.map(String::from));
+        all.extend(races::OPTIONS.map(String::from));
     }
-    run(folder.path(), &first, "kernels.cpp", "kernels.ii")?;
-    let text = fs::read_to_string(path("kernels.ii")).map_err(io)?;
-    fs::write(path("rewritten.ii"), rewrite(&text)).map_err(io)?;
-    run(folder.path(), &second, "rewritten.ii", "kernels.so")?;
-    let code = fs::read(path("kernels.so")).map_err(io)?;
+    run(folder, &all, name, "kernels.so")?;
+    let code = fs::read(folder.join("kernels.so")).map_err(io)?;
     let length = (code.len() as u64).to_le_bytes();
     Ok([IMAGE_MAGIC, &length, &code].concat())
+}
+
+/// The source as C++ for the processor.
+fn preprocessed(program: &Program, options: &[String], folder: &Folder) -> Result<String, String> {
+    let path = |name: &str| folder.path().join(name);
+    let headers = program.headers.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    let all = headers.chain(CPU).chain([("kernels.cpp", program.source.as_str())]);
+    for (name, text) in all {
+        fs::write(path(name), text).map_err(io)?;
+    }
+    let mut first = vec![String::from("-E"), String::from("-include"), String::from("cpu.h")];
+    first.extend(options.iter().filter(|option| option.starts_with("-D")).cloned());
+    if races::is_seen() {
+        first.extend(races::OPTIONS.map(String::from));
+    }
+    run(folder.path(), &first, "kernels.cpp", "kernels.ii")?;
+    Ok(rewrite(&fs::read_to_string(path("kernels.ii")).map_err(io)?))
+}
+
+fn io(error: std::io::Error) -> String {
+    format!("the fake compiler needs a folder: {error}")
 }
 
 fn run(folder: &Path, options: &[String], source: &str, target: &str) -> Result<(), String> {
@@ -181,6 +209,7 @@ fn or_invalid(put: Result<(), u32>) -> c_int {
 extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     let mut hasher = DefaultHasher::new();
     (CPU, OPTIONS, races::OPTIONS, races::is_seen(), contracts()).hash(&mut hasher);
+    (nvrtc::named(), ptx::SOURCES).hash(&mut hasher);
     let ours = (hasher.finish() & 0xf_ffff) as c_int;
     or_invalid(put(major, 99).and_then(|()| put(minor, ours)))
 }
@@ -223,7 +252,7 @@ extern "C" fn nvrtcCompileProgram(
     let Ok(program) = PROGRAMS.find(program) else { return INVALID_PROGRAM };
     let options = texts(count, options);
     let result = is_portable(&options)
-        .and_then(|is_portable| Ok((compile(&program, &options)?, is_portable)));
+        .and_then(|is_portable| Ok((compile(&program, &options, is_portable)?, is_portable)));
     let mut made = lock(&program.made);
     match result {
         Ok((image, is_portable)) => {

@@ -11,15 +11,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use crate::compiler::IMAGE_MAGIC;
+use crate::compiler::{self, IMAGE_MAGIC};
 use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, current};
 use crate::graph::forbidden_in_capture;
 use crate::memory::new_file;
 use crate::races;
 use crate::stream;
 use crate::table::{
-    Answer, Code, Handle, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, Table, export, lock, put,
-    while_all_wait,
+    Answer, Code, Handle, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Table, export,
+    lock, put, while_all_wait,
 };
 
 type Call = extern "C" fn(*mut *mut c_void);
@@ -53,6 +53,8 @@ struct Function {
     module: Arc<Module>,
     call: Call,
     sizes: Vec<usize>,
+    /// How many threads its blocks may have.
+    threads: u32,
     /// What is not loaded as a whole is so at its first launch.
     is_loaded: AtomicBool,
 }
@@ -87,6 +89,16 @@ static FUNCTIONS: Table<Function> = Table::new();
 
 fn load(image: *const u8) -> Result<Module, Code> {
     let header = IMAGE_MAGIC.len() + 8;
+    // SAFETY: the caller owes an image, none of which is empty.
+    if unsafe { *image } == b'/' {
+        // SAFETY: portable code is a C string, and begins with a comment.
+        let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
+        let problem = |problem| {
+            eprintln!("the fake driver: {problem}");
+            INVALID_PTX
+        };
+        return load(compiler::translated(&text).map_err(problem)?.as_ptr());
+    }
     // SAFETY: images of every kind are longer than this header.
     let start = unsafe { std::slice::from_raw_parts(image, header) };
     let (magic, length) = start.split_at(IMAGE_MAGIC.len());
@@ -114,7 +126,7 @@ fn function(module: Arc<Module>, name: &CStr) -> Result<Function, Code> {
         symbol.extend_from_slice(name.to_bytes());
         CString::new(symbol).map_err(|_| NOT_FOUND)
     };
-    let (call, sizes) = (symbol("call")?, symbol("sizes")?);
+    let (call, sizes, threads) = (symbol("call")?, symbol("sizes")?, symbol("threads")?);
     // SAFETY: the fake compiler defines both of these types for each kernel.
     let found = unsafe {
         let call = module.library.get::<Call>(call.as_bytes_with_nul()).map(|found| *found);
@@ -122,11 +134,15 @@ fn function(module: Arc<Module>, name: &CStr) -> Result<Function, Code> {
         (call, sizes)
     };
     let (Ok(call), Ok(ask)) = found else { return Err(NOT_FOUND) };
+    // SAFETY: what was translated defines it as a number, and what was rewritten not at all.
+    let threads = unsafe { module.library.get::<*const u32>(threads.as_bytes_with_nul()) };
+    // SAFETY: as above.
+    let threads = threads.map_or(1024, |found| unsafe { **found });
     let mut room = [0; PARAMETERS_MAX];
     let count = ask(room.as_mut_ptr(), PARAMETERS_MAX as c_uint) as usize;
     let sizes = room.get(..count).ok_or(INVALID_IMAGE)?;
     let sizes = sizes.iter().map(|size| *size as usize).collect();
-    Ok(Function { module, call, sizes, is_loaded: AtomicBool::new(false) })
+    Ok(Function { module, call, sizes, threads, is_loaded: AtomicBool::new(false) })
 }
 
 /// As a driver may load code: once the device has done all that it was given.
@@ -150,7 +166,11 @@ fn launch(
     load_whole(&function)?;
     let product = |of: [u32; 3]| of.iter().map(|one| u64::from(*one)).product::<u64>();
     let (blocks, threads) = (product(grid), product(block));
-    if blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > SHARED_BYTES_USUAL {
+    if blocks == 0
+        || threads == 0
+        || threads > function.threads.into()
+        || shared_bytes > SHARED_BYTES_USUAL
+    {
         return Err(INVALID_VALUE);
     }
     if grid[1].max(grid[2]) > 65_535 || block[2] > 64 {
@@ -280,11 +300,11 @@ export! {
         load_whole(&*FUNCTIONS.find(handle)?)
     }
     fn cuFuncGetAttribute(target: *mut c_int, which: c_int, handle: Handle) {
-        FUNCTIONS.find(handle)?;
+        let function = FUNCTIONS.find(handle)?;
         put(target, match which {
             // Barriers of many take long where somebody looks on.
             0 if races::is_seen() => 32,
-            0 => 1024,
+            0 => function.threads as c_int,
             4 => 32,
             _ => 0,
         })
