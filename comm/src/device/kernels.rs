@@ -1,6 +1,6 @@
 //! The kernels of this room: compiled for one type and one operator when they are first needed.
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
 use brigade_cuda::nvrtc::{self, Source};
 use brigade_cuda::{Arg, Context, CudaError, Function, Launch, Stream};
@@ -161,7 +161,6 @@ pub(super) struct Messages {
     pub(super) parcels: Function,
 }
 
-static COMPILING: Mutex<()> = Mutex::new(());
 /// Of kernels that are not kept it is told once.
 static DOUBTED: Once = Once::new();
 
@@ -187,12 +186,8 @@ impl Kernels {
         if self.find(folding).is_some() {
             return Ok(());
         }
-        let module = {
-            // Of several ranks in this process the first one compiles, and the others find it.
-            let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-            DOUBTED.call_once(|| nvrtc::doubt().iter().for_each(|doubt| warn(doubt)));
-            nvrtc::module(context, &folding.source())?
-        };
+        DOUBTED.call_once(|| nvrtc::doubt().iter().for_each(|doubt| warn(doubt)));
+        let module = nvrtc::module(context, &folding.source())?;
         let function = |name| module.function(name);
         let (direct, packets) = (function("direct")?, function("packets")?);
         let (linked, scale) = (function("linked")?, function("scale")?);

@@ -9,6 +9,7 @@
 mod cache;
 mod cubin;
 mod library;
+mod making;
 
 use std::sync::Arc;
 
@@ -105,7 +106,8 @@ pub fn module(context: &Context, source: &Source) -> Result<Module> {
     unsafe { Module::load(context, &image) }
 }
 
-/// The code of a source for an architecture, from the cache or compiled now.
+/// The code of a source for an architecture, from the cache or compiled now. Of several threads
+/// that want the same at once one compiles it, and the others wait for that.
 ///
 /// # Errors
 ///
@@ -116,10 +118,12 @@ pub fn image(source: &Source, arch: &str) -> Result<Arc<[u8]>> {
         Ok(compiler) => compiler,
         Err(missing) => return cache.any().ok_or(CudaError::Missing(missing)),
     };
-    if let Some(image) = cache.read(compiler.version()) {
-        return Ok(image);
-    }
-    let image = compiler.compile(source, arch)?;
-    cache.write(compiler.version(), &image);
-    Ok(image.into())
+    making::once(cache.stem(), || {
+        if let Some(image) = cache.read(compiler.version()) {
+            return Ok(image);
+        }
+        let image = compiler.compile(source, arch)?;
+        cache.write(compiler.version(), &image);
+        Ok(image.into())
+    })
 }

@@ -1,7 +1,8 @@
 //! Kernels on the fake device: the same source, compiled and kept, launched and waited for.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use brigade_cuda::nvrtc::{self, Source};
 use brigade_cuda::{
@@ -173,6 +174,34 @@ fn what_was_compiled_is_kept_and_what_was_cut_is_compiled_again() {
     let again = nvrtc::image(&source, "sm_90").expect("an image");
     assert!(again.len() > 100, "{} bytes", again.len());
     assert_eq!(std::fs::read(&kept).expect("what is kept").len(), again.len() + 32);
+}
+
+/// Ranks that are threads of one process begin alike.
+#[test]
+fn what_threads_want_at_once_is_compiled_once() {
+    const THREADS: usize = 3;
+    let Some(_context) = context() else { return };
+    // Nobody has compiled it before.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_nanos();
+    let text = format!("// {now}\nextern \"C\" __global__ void at_once() {{}}");
+    let source = Source::new("at-once", text.leak());
+    let begin = Barrier::new(THREADS);
+    let compile = || {
+        begin.wait();
+        nvrtc::image(&source, "sm_90").expect("an image")
+    };
+    let images: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(compile)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    // Nobody else looks for it; another run of this test may have removed it.
+    for entry in std::fs::read_dir(nvrtc::folder().expect("a folder")).expect("the folder") {
+        let entry = entry.expect("an entry");
+        if entry.file_name().to_string_lossy().starts_with("at-once-") {
+            drop(std::fs::remove_file(entry.path()));
+        }
+    }
+    assert!(images.iter().all(|image| Arc::ptr_eq(image, &images[0])), "several were made");
 }
 
 #[test]

@@ -87,6 +87,11 @@ impl Cache {
         Self { folder, stem: stem(source, arch) }
     }
 
+    /// What tells it from those of other sources and architectures.
+    pub(super) fn stem(&self) -> &str {
+        &self.stem
+    }
+
     /// What a compiler of this version made of it.
     pub(super) fn read(&self, version: Version) -> Option<Arc<[u8]>> {
         read(&self.folder.as_ref()?.join(self.name(version)))
