@@ -1,6 +1,8 @@
 //! What runs calls: the plans of one communicator, its scratch memory, and what broke it.
 
 mod any;
+#[cfg(test)]
+mod crowding;
 mod recent;
 mod shape;
 mod update;

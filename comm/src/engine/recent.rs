@@ -8,7 +8,7 @@ use std::ops::Index;
 const MOST: usize = 1024;
 /// How many are kept however long they are: long calls of a training step are few, and a plan of
 /// the longest has hundreds of thousands of steps to be linked anew.
-const LEAST: usize = 8;
+pub(super) const LEAST: usize = 8;
 /// How many keys are compared before anybody asks whether one of them was equal.
 const BLOCK: usize = 32;
 
@@ -30,12 +30,25 @@ pub(super) struct Recent<T> {
     /// The one that was wanted last.
     last: usize,
     chance: u64,
+    /// How many were ever made.
+    #[cfg(test)]
+    made: usize,
 }
 
 impl<T> Recent<T> {
     pub(super) fn at_most(most_bytes: usize) -> Self {
         let (items, keys, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { items, keys, bytes, kept_bytes: 0, most_bytes, last: 0, chance: 0 }
+        Self {
+            items,
+            keys,
+            bytes,
+            kept_bytes: 0,
+            most_bytes,
+            last: 0,
+            chance: 0,
+            #[cfg(test)]
+            made: 0,
+        }
     }
 
     /// The number of the first that `is_wanted`, the last one wanted being asked first and then
@@ -77,6 +90,10 @@ impl<T> Recent<T> {
         self.keys.push(key);
         self.bytes.push(bytes);
         self.kept_bytes += bytes;
+        #[cfg(test)]
+        {
+            self.made += 1;
+        }
         self.last = self.items.len() - 1;
         self.last
     }
@@ -85,6 +102,12 @@ impl<T> Recent<T> {
     #[cfg(test)]
     pub(super) fn kept(&self) -> (usize, usize) {
         (self.items.len(), self.kept_bytes)
+    }
+
+    /// How many were ever made.
+    #[cfg(test)]
+    pub(super) fn made(&self) -> usize {
+        self.made
     }
 
     fn let_one_go(&mut self) {
