@@ -6,7 +6,8 @@
 //!
 //! What the star is not: a way to move data, and a failure detector for stopped processes. A
 //! process that is stopped or slow keeps its connection and is not lost; deadlines are for that. If
-//! it is the root's, nobody passes anything on: who gives up then ends what it does by itself.
+//! it is the root's, nobody passes anything on: who gives up then, or finds out what ends the world,
+//! ends what it does by itself.
 //! What is said after the proof is sealed where the rank asks for that (`Settings::encrypt`), and
 //! else neither encrypted nor authenticated one by one.
 
@@ -48,9 +49,10 @@ const SAY_TIMEOUT: Duration = Duration::from_secs(1);
 const UNREAD_MAX: u32 = 16;
 /// How long a question to the root may stay without an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long who gives up for all waits to hear so. A root that is only slow may know better why the
-/// world ends, and what a rank has decided alone it keeps.
-const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
+/// How long who has told the root what ends the world waits to hear so: should its process end the
+/// root now, the others would blame it for what it has found. A root that is only slow may know
+/// better why the world ends, and what a rank has decided alone it keeps.
+pub(crate) const SETTLE_WAIT: Duration = Duration::from_secs(1);
 /// How long the root may take to let us go.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -251,18 +253,20 @@ impl Control {
         }
     }
 
-    /// Tell the root that two ranks are in calls that do not fit together.
-    pub fn report_mismatch(
+    /// Tell the root that two ranks are in calls that do not fit together; what ends the world then,
+    /// as of [`Control::settle`].
+    pub(crate) fn report_mismatch(
         &self,
         (rank_a, call_a): (usize, &str),
         (rank_b, call_b): (usize, &str),
         group: u64,
         seq: u64,
-    ) {
+    ) -> &Verdict {
         let (call_a, call_b) = (call_a.to_owned(), call_b.to_owned());
         let verdict = Verdict::Mismatch { rank_a, call_a, rank_b, call_b, group, seq };
-        if !self.say(&Frame::ReportMismatch(verdict.clone())) {
-            self.heard.decide(verdict);
+        match self.say(&Frame::ReportMismatch(verdict.clone())) {
+            true => self.settle(verdict),
+            false => self.decide(verdict),
         }
     }
 
@@ -273,17 +277,29 @@ impl Control {
         }
     }
 
-    /// Give up for everybody, and wait for a second at most until this rank has heard so itself. A
-    /// root that is stopped takes what it is told and passes nothing on: then this rank decides
-    /// alone, so that whatever it does in this world ends. What was decided before stands.
+    /// Give up for everybody, and wait until this rank has heard so itself, as for
+    /// [`Control::settle`]. What was decided before stands.
     pub(crate) fn give_up(&self, why: &str) {
-        if self.verdict().is_some() {
-            return;
+        if self.verdict().is_none() {
+            self.abort(why);
+            self.settle(Verdict::Aborted { rank: self.rank, why: why.to_owned() });
         }
-        self.abort(why);
-        if self.await_verdict(GIVE_UP_WAIT).is_none() {
-            self.heard.decide(Verdict::Aborted { rank: self.rank, why: why.to_owned() });
+    }
+
+    /// What ends the world, after this rank has told the root of something that does: what it hears
+    /// within a second, or else `own`. A root that is stopped takes what it is told and passes
+    /// nothing on: then this rank decides alone, so that whatever it does in this world ends.
+    fn settle(&self, own: Verdict) -> &Verdict {
+        match self.await_verdict(SETTLE_WAIT) {
+            Some(verdict) => verdict,
+            None => self.decide(own),
         }
+    }
+
+    /// Decide alone, unless something was decided before; what was.
+    pub(crate) fn decide(&self, own: Verdict) -> &Verdict {
+        self.heard.settle(own);
+        self.verdict().expect("it is decided now")
     }
 
     /// Say that call `seq` of communicator `group` keeps us waiting; `description` names it, number

@@ -27,8 +27,8 @@
 //! Who waits for a wire or a window to open looks likewise, but for the deadline (`opening`): one
 //! that cannot be opened is as a wire that fails, and one whose peer is gone as that. Who joins a
 //! group goes on whoever leaves; if that fails it tells nobody here, as its caller says so to those
-//! who wait in that group. Behind whatever it tells, a rank waits for `PASSED_ON_WAIT` to hear the
-//! verdict itself; who gives up for all does for a second, and if it hears none decides alone.
+//! who wait in that group. Behind whatever it tells that ends the world, a rank waits for a second
+//! to hear the verdict itself, and if it hears none, as where the root is stopped, decides alone.
 
 mod crossing;
 mod opening;
@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use brigade_transports::{Endpoint, TransportError};
 
 use crate::Error;
-use crate::control::{Control, History, NO_SIGNATURE, Verdict, WaitingReport};
+use crate::control::{Control, History, NO_SIGNATURE, SETTLE_WAIT, Verdict, WaitingReport};
 use crate::header::Header;
 use crate::interrupt;
 use crate::run::Stop;
@@ -54,8 +54,7 @@ pub(crate) use standstill::{At, Standstill};
 const TELL_AFTER: Duration = Duration::from_millis(60);
 /// How long a rank that finds a wire broken waits to hear who is to blame.
 const VERDICT_WAIT: Duration = Duration::from_millis(600);
-/// How long a rank that has reported something waits for the root to pass it on: should its own
-/// process end the root now, the others would blame it for what it has found.
+/// How long a rank that finds something else wrong waits to hear that another is to blame.
 pub(crate) const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
 /// How long after a rank has left its bytes may still be on their way: TCP sends a lost tail again
 /// after 200 ms, and after 400 ms more.
@@ -276,16 +275,13 @@ impl Watch {
             number.map_or(call.clone(), |number| format!("#{number} {call}"))
         };
         let (call, peer_call) = (numbered(call, number), numbered(peer_call, peer_number));
-        self.control.report_mismatch(
+        let verdict = self.control.report_mismatch(
             (rank as usize, &call),
             (peer_rank as usize, &peer_call),
             self.group,
             u64::from(number.unwrap_or(0)),
         );
-        match self.control.await_verdict(PASSED_ON_WAIT) {
-            Some(verdict) => error_of(verdict, during),
-            None => Error::Mismatch { rank, call, peer: peer_rank, peer_call },
-        }
+        error_of(verdict, during)
     }
 
     fn judge_gone(&self, rank: u32, mut how: String, during: &str) -> Error {
@@ -297,10 +293,11 @@ impl Watch {
             how.push_str(": it has ended or given up, and no root is left that knows");
         }
         self.control.report_lost(rank as usize, &how);
-        match self.control.await_verdict(PASSED_ON_WAIT) {
-            Some(verdict) => error_of(verdict, during),
-            None => Error::PeerLost { rank, how, during: during.to_owned() },
+        if let Some(error) = self.hear_about(rank, SETTLE_WAIT, during) {
+            return error;
         }
+        how.push_str(": it has ended or given up, and the root says nothing (is it stopped?)");
+        error_of(self.control.decide(Verdict::Lost { rank: rank as usize, how }), during)
     }
 
     /// A broken wire may be somebody else's fault: the peer may have given up because a third rank

@@ -92,6 +92,14 @@ impl Heard {
         let _first = self.verdict.set(verdict);
     }
 
+    /// Take a verdict of the root's or, if it gives none, of this rank's own.
+    pub(super) fn settle(&self, verdict: Verdict) {
+        match verdict {
+            Verdict::Lost { rank, how } => self.note_lost(rank, how),
+            verdict => self.decide(verdict),
+        }
+    }
+
     /// A place for verdicts of a meeting of some ranks: the end of any other rank is none there.
     pub(super) fn meeting(&self, members: Vec<usize>) -> Arc<Self> {
         let meeting = Self::new(Vec::new());
@@ -224,8 +232,7 @@ impl Heard {
 
     fn take(&self, frame: Frame) -> Result<(), String> {
         match frame {
-            Frame::Verdict(Verdict::Lost { rank, how }) => self.note_lost(rank, how),
-            Frame::Verdict(verdict) => self.decide(verdict),
+            Frame::Verdict(verdict) => self.settle(verdict),
             Frame::Lost { rank, how } => self.note_lost(rank as usize, how),
             Frame::Left { rank } => self.note_left(rank as usize),
             Frame::LeftGroup { rank, group, why } => {

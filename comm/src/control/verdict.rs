@@ -5,7 +5,7 @@ use std::fmt;
 use super::codec::{Fields, Malformed, Parts};
 
 /// Why a world cannot go on. The first one stands, and it is the same on all ranks that the root
-/// reaches: who gives up while the root is stopped has its own.
+/// reaches: who finds one, or gives up, while the root is stopped has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {

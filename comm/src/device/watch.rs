@@ -106,11 +106,7 @@ impl Watched {
         let call = self.name_or(ours, "a call on a device");
         let peer_call = self.name_or(theirs, "another call");
         let (ours, theirs) = ((rank as usize, &*call), (peer as usize, &*peer_call));
-        control.report_mismatch(ours, theirs, self.shared.group, 0);
-        match control.await_verdict(VERDICT_WAIT) {
-            Some(verdict) => error_of(verdict, &call),
-            None => Error::Mismatch { rank, call, peer, peer_call },
-        }
+        error_of(control.report_mismatch(ours, theirs, self.shared.group, 0), &call)
     }
 
     /// A block that stands still, in words.
