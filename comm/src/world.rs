@@ -47,6 +47,20 @@ pub(crate) struct Links {
     pub(crate) share: Share,
 }
 
+/// Who has to do with whom in a group.
+pub(crate) struct Dealings<'a> {
+    /// Whether this rank has with that member.
+    pub(crate) ours: &'a dyn Fn(usize) -> bool,
+    /// Whether that member may have with any that it is joined to by this transport. All members
+    /// find the same.
+    pub(crate) any: &'a dyn Fn(usize, &str) -> bool,
+}
+
+impl Dealings<'_> {
+    /// All with all.
+    const ALL: Dealings<'static> = Dealings { ours: &|_| true, any: &|_, _| true };
+}
+
 /// This rank's side of every transport, before the others are known.
 pub(crate) struct Ports {
     open: Vec<(&'static str, Box<dyn Port>)>,
@@ -193,20 +207,20 @@ impl World {
         settings: &Settings,
         name: &str,
     ) -> Result<Links, Error> {
-        self.join_some((watch, watch.group), settings, name, &|_| true)
+        self.join_some((watch, watch.group), settings, name, &Dealings::ALL)
     }
 
-    /// Join a group of the members of `watch` in which this rank has to do with the wanted ones
-    /// only. They want it, too, and what they have opened for a group that this rank cannot join
-    /// does not stay.
+    /// Join a group of the members of `watch` in which not all have to do with each other. Who has
+    /// to do with this rank finds that, too, and what others have opened for a group that it cannot
+    /// join does not stay.
     pub(crate) fn join_some(
         &self,
         (watch, group): (&Watch, u64),
         settings: &Settings,
         name: &str,
-        wanted: &dyn Fn(usize) -> bool,
+        dealings: &Dealings<'_>,
     ) -> Result<Links, Error> {
-        let joined = self.join_each((watch, group), settings, name, wanted);
+        let joined = self.join_each((watch, group), settings, name, dealings);
         if joined.is_err() {
             self.ports.open.iter().for_each(|(_, port)| port.forget(group));
         }
@@ -218,14 +232,14 @@ impl World {
         (watch, group): (&Watch, u64),
         settings: &Settings,
         name: &str,
-        wanted: &dyn Fn(usize) -> bool,
+        dealings: &Dealings<'_>,
     ) -> Result<Links, Error> {
         let (members, me) = (&watch.members[..], watch.me as usize);
         // All routes are known from the cards. Whoever lacks one says so before it joins anything,
         // or the others would wait for it.
         let mut ports = self.ports_to(members, me, &settings.transport)?;
         for (member, port) in ports.iter_mut().enumerate() {
-            *port = port.filter(|_| wanted(member));
+            *port = port.filter(|_| (dealings.ours)(member));
         }
         let share = self.share(members);
         let (endpoints, names, routes) = (Vec::new(), Vec::new(), vec![None; members.len()]);
@@ -238,13 +252,14 @@ impl World {
                     || self.card(index, members[member]).is_some_and(|it| port.reaches(it));
                 port.is_of_all() && member != me && reached()
             };
-            // Where only some have to do with each other, who has nothing to do with anybody joins
-            // nothing, and a seat that is kept for it would not be given back before the world
-            // ends. Where such a port serves there at all, all whom it reaches have, unless a host
-            // has cards of three kinds.
-            let is_whole = group == watch.group;
-            let is_joined = serves || is_whole && (0..members.len()).any(is_of_all);
-            if !is_joined {
+            // A seat that is kept for one who does not come is not given back before the world
+            // ends. So whoever is reached there joins, or nobody, by what all of them know.
+            let meets = |member: usize| {
+                (member == me || is_of_all(member)) && (dealings.any)(member, transport)
+            };
+            let mut everybody = 0..members.len();
+            let is_met = everybody.clone().any(is_of_all) && everybody.any(meets);
+            if !serves && !is_met {
                 continue;
             }
             let is_in =
@@ -254,11 +269,14 @@ impl World {
                 (0..members.len()).map(|member| card(member).filter(|_| is_in(member))).collect();
             let all = Group { id: group, me, cards: &cards, deadline };
             let joining = Joining { port: &**port, transport, name };
-            let endpoint = watch.await_joining(&mut links.endpoints, &joining, &all)?;
-            if !serves {
+            let endpoint = match watch.await_joining(&mut links.endpoints, &joining, &all) {
+                Ok(endpoint) if serves => endpoint,
                 // It was joined for others, and is left at once.
-                continue;
-            }
+                Ok(_) => continue,
+                // Nobody is joined to us by it. The others keep our seat, and need nobody in it.
+                Err(Error::Join { .. } | Error::Transport { .. }) if !serves => continue,
+                Err(error) => return Err(error),
+            };
             for (route, port) in links.routes.iter_mut().zip(&ports) {
                 if *port == Some(index) {
                     *route = Some(links.endpoints.len());

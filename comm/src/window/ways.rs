@@ -22,7 +22,7 @@ use super::{Ends, WindowSize};
 use crate::Error;
 use crate::communicator::Shared;
 use crate::wait::Opening as Waited;
-use crate::world::Links;
+use crate::world::{Dealings, Links};
 
 /// What a rank does when it joins the groups of a window.
 pub(super) const MAKING: &str = "making a window: joining";
@@ -74,10 +74,7 @@ impl Opening<'_> {
         let ranks = self.told.len();
         let asks: Vec<bool> = (0..ranks).map(|rank| self.asks(rank)).collect();
         let serves: Vec<bool> = (0..ranks).map(|rank| self.serves(rank)).collect();
-        let mut downward = Vec::new();
-        if asks.iter().chain(&serves).any(|it| *it) {
-            downward = self.join_downward(&|rank| asks[rank] || serves[rank])?;
-        }
+        let downward = self.join_downward(&|rank| asks[rank] || serves[rank])?;
         let mut ways = Vec::with_capacity(ranks);
         let mut desks = Vec::new();
         for rank in 0..ranks {
@@ -93,7 +90,7 @@ impl Opening<'_> {
         let mut endpoints = std::mem::take(&mut self.links.endpoints);
         let bells = Bells::join(&mut endpoints);
         let ends = Ends { endpoints, bells };
-        if desks.is_empty() && downward.is_empty() {
+        if desks.is_empty() && !asks.contains(&true) {
             return Ok((ways, Rest::Bells(Mutex::new(ends))));
         }
         let clerk = Clerk::start(Arc::clone(self.held), desks, ends, self.links.share);
@@ -115,13 +112,12 @@ impl Opening<'_> {
 
     /// Join the second group with those that have messages, and add what serves it to the
     /// endpoints; which of them serves each member.
-    fn join_downward(
-        &mut self,
-        wanted: &dyn Fn(usize) -> bool,
-    ) -> Result<Vec<Option<usize>>, Error> {
+    fn join_downward(&mut self, ours: &dyn Fn(usize) -> bool) -> Result<Vec<Option<usize>>, Error> {
         let Shared { world, settings, .. } = self.shared;
         let watch = &self.held.watch;
-        let joined = world.join_some((watch, self.groups[1]), settings, MAKING, wanted);
+        // Where the memory of each is that of the transport nobody asks over it.
+        let dealings = Dealings { ours, any: &|rank, name| !is_of(self.told[rank].1, name) };
+        let joined = world.join_some((watch, self.groups[1]), settings, MAKING, &dealings);
         let joined = joined.map_err(|error| world.without_us_in(watch.group, error));
         let Links { endpoints, routes, .. } = joined.map_err(|error| match error {
             Error::Join { .. } | Error::Transport { .. } => Error::invalid(error.to_string()),

@@ -152,6 +152,16 @@ fn who_cannot_join_the_others_tells_them_why() {
     }
 }
 
+/// Over TCP each reaches all others, and joins what ranks of a host share for others only.
+#[test]
+fn a_seat_that_nobody_needs_is_left_out_where_it_cannot_be_taken() {
+    each_rank(3, &over("tcp, then shm refusing at first"), |member| {
+        let mut sum = [member.rank() as u64 + 1];
+        member.all_reduce(&mut sum, Op::Sum).expect("an all-reduce");
+        assert_eq!(sum, [6]);
+    });
+}
+
 #[test]
 fn nothing_is_encrypted_with_what_everybody_knows() {
     let secret = JobSecret::guard("a job");

@@ -103,6 +103,9 @@ pub(crate) fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn T
         "tcp refusing at first" => {
             vec![Hosted::refusing_at_first(tcp().expect("a name").remove(0))]
         }
+        "tcp, then shm refusing at first" => {
+            vec![tcp().expect("a name").remove(0), Hosted::refusing_at_first(shm())]
+        }
         "shm refusing once" => vec![Hosted::refusing_once(shm())],
         "tcp refusing once" => vec![Hosted::refusing_once(tcp().expect("a name").remove(0))],
         _ => return None,
