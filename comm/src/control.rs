@@ -6,8 +6,7 @@
 //!
 //! What the star is not: a way to move data, and a failure detector for stopped processes. A
 //! process that is stopped or slow keeps its connection and is not lost; deadlines are for that. If
-//! it is the root's, nobody passes anything on: who gives up then, or finds out what ends the world,
-//! ends what it does by itself.
+//! it is the root's, nobody passes anything on: who finds what ends the world then decides alone.
 //! What is said after the proof is sealed where the rank asks for that (`Settings::encrypt`), and
 //! else neither encrypted nor authenticated one by one.
 
@@ -253,8 +252,8 @@ impl Control {
         }
     }
 
-    /// Tell the root that two ranks are in calls that do not fit together; what ends the world then,
-    /// as of [`Control::settle`].
+    /// Tell the root that two ranks are in calls that do not fit together; what ends the world
+    /// then, as of [`Control::settle`].
     pub(crate) fn report_mismatch(
         &self,
         (rank_a, call_a): (usize, &str),
@@ -290,10 +289,7 @@ impl Control {
     /// within a second, or else `own`. A root that is stopped takes what it is told and passes
     /// nothing on: then this rank decides alone, so that whatever it does in this world ends.
     fn settle(&self, own: Verdict) -> &Verdict {
-        match self.await_verdict(SETTLE_WAIT) {
-            Some(verdict) => verdict,
-            None => self.decide(own),
-        }
+        self.await_verdict(SETTLE_WAIT).unwrap_or_else(|| self.decide(own))
     }
 
     /// Decide alone, unless something was decided before; what was.
