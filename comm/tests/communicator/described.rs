@@ -42,6 +42,8 @@ fn handles_show_whose_they_are_and_no_memory() {
         let mut data = [0_u8; 3];
         let buffers = Buffers::InPlace(&mut data);
         assert_eq!(format!("{buffers:?}"), "InPlace { bytes: 3, .. }");
+        let apart = Buffers::OutOfPlace { input: &[1; 5], output: &mut [2; 4] };
+        assert_eq!(format!("{apart:?}"), "OutOfPlace { input_bytes: 5, output_bytes: 4, .. }");
         let reduced = member.all_reduce_owned(vec![1_u8], Op::Sum).expect("a start");
         assert!(format!("{reduced:?}").starts_with("Owned { is_done: "));
         reduced.wait().expect("an all-reduce");

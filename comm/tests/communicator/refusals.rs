@@ -162,6 +162,36 @@ fn a_seat_that_nobody_needs_is_left_out_where_it_cannot_be_taken() {
     });
 }
 
+/// Names the file to the process that takes it for a plugin.
+const PLUGIN_VARIABLE: &str = "TEST_PLUGIN";
+
+#[test]
+#[ignore = "the process of the test below"]
+fn one_world_that_asks_for_a_plugin() {
+    let Ok(plugin) = std::env::var(PLUGIN_VARIABLE) else { return };
+    let world = Communicator::local_world(2, &over(&format!("plugin:{plugin},tcp")));
+    let text = world.expect("a world over TCP")[0].describe();
+    assert!(text.contains("tcp: to 1"), "{text}");
+}
+
+#[test]
+fn a_plugin_that_is_no_library_is_told_once_and_left_out() {
+    let file = std::env::temp_dir().join(format!("libnccl-net-junk{}.so", std::process::id()));
+    std::fs::write(&file, "no library").expect("a file of our own");
+    let one = "refusals::one_world_that_asks_for_a_plugin";
+    let mut program = std::process::Command::new(std::env::current_exe().expect("this program"));
+    program.args(["--ignored", "--exact", one, "--nocapture"]).env(PLUGIN_VARIABLE, &file);
+    let output = program.output();
+    std::fs::remove_file(&file).expect("it is ours");
+    let output = output.expect("this program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let [name, file] =
+        [format!("plugin:junk{}", std::process::id()), format!("{}: ", file.display())];
+    let why = format!("brigade: {name} is not available: no plugin could be loaded: {file}");
+    assert!(said.contains(&why) && said.matches(&name).count() == 1, "{said}");
+}
+
 #[test]
 fn nothing_is_encrypted_with_what_everybody_knows() {
     let secret = JobSecret::guard("a job");

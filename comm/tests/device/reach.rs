@@ -84,6 +84,7 @@ fn devices_that_do_not_reach_each_other_go_through_the_host() {
     let name = "devices_that_do_not_reach_each_other_go_through_the_host";
     on_two_devices(name, &[APART], |rank| {
         rank.assert_way(Way::Staged);
+        assert_eq!(format!("{:?}", rank.group), "DeviceGroup { way: Staged, .. }");
         rank.check(&even(Collective::AllReduce, Dtype::F32, Op::Sum, 1000, 2), 1);
     });
 }

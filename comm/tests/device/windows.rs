@@ -22,6 +22,7 @@ fn copy_to_everybody(comm: &Communicator, context: &Context, stream: &Stream) {
     let window = comm.device_window(context, bytes).expect("a window");
     let window = window.expect("all reach each other");
     assert_eq!(window.address(), window.address_of(me));
+    assert_eq!(format!("{window:?}"), "DeviceWindow { .. }");
     let mut out = DeviceMemory::new(context, BYTES).expect("memory");
     let mut found = vec![0; BYTES];
     for turn in 0..3 {

@@ -175,3 +175,25 @@ impl<'a> Relay<'a> {
         Pieces::of(call, *ranks, settings.window() as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use brigade_cuda::Cuda;
+
+    use super::*;
+
+    #[test]
+    fn room_that_was_made_stays_whatever_comes_after_it() {
+        if !brigade_cuda_fake::has_device() {
+            return;
+        }
+        let device = Cuda::load().expect("a driver").devices().expect("devices").remove(0);
+        let context = Context::new(&device).expect("a context");
+        let mut staging = Staging::default();
+        assert!(!staging.fits((0, 0)), "nothing is pinned before it is needed");
+        for bytes in [(100, 10), (10, 100)] {
+            staging.make_room(&context, bytes).expect("room");
+        }
+        assert!(staging.fits((100, 100)) && !staging.fits((129, 1)) && !staging.fits((1, 129)));
+    }
+}
