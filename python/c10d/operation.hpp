@@ -16,12 +16,13 @@ namespace brigade {
 
 class Operation;
 
-// Calls that end as one. It counts those that go on, and itself as long as calls are added.
+// Calls that end as one. It counts those that go on, and itself as long as calls are added. It has
+// none of their tensors: torch may leave one open for good, and calls go on to join it.
 class Batch {
 public:
     explicit Batch(c10::intrusive_ptr<Operation> whole) : whole_(std::move(whole)) {}
 
-    void add(const std::vector<at::Tensor> &outputs);
+    void add();
     void ended(const std::exception_ptr &error);
     c10::intrusive_ptr<Operation> close();
 
@@ -29,7 +30,6 @@ private:
     std::mutex mutex_;
     size_t going_on_ = 1;
     std::exception_ptr first_;
-    std::vector<at::Tensor> outputs_;
     c10::intrusive_ptr<Operation> whole_;
 };
 
@@ -41,7 +41,7 @@ public:
 
     // Its end is also that of a part of the batch.
     void join(std::shared_ptr<Batch> batch) {
-        batch->add(outputs_);
+        batch->add();
         batch_ = std::move(batch);
     }
 
@@ -72,7 +72,24 @@ public:
         if (batch_) std::exchange(batch_, nullptr)->ended(error);
     }
 
-    void returns(std::vector<at::Tensor> outputs) { outputs_ = std::move(outputs); }
+    // Another thread completes the future. Who has asked for it finds it so behind this, as with
+    // gloo, but not what hangs on it: that may itself wait for this work.
+    bool wait(std::chrono::milliseconds timeout) override {
+        c10::intrusive_ptr<c10::ivalue::Future> future;
+        {
+            std::unique_lock<std::mutex> lock(mutex_);
+            const auto has_ended = [this] { return completed_; };
+            if (timeout == kNoTimeout) {
+                cv_.wait(lock, has_ended);
+            } else {
+                TORCH_CHECK(cv_.wait_for(lock, timeout, has_ended), "Operation timed out!");
+            }
+            future = future_;
+        }
+        if (future) future->wait();
+        if (exception_) std::rethrow_exception(exception_);
+        return true;
+    }
 
     // Who sent what was received from anybody.
     void came_from(int rank) { source_ = rank; }
@@ -103,7 +120,7 @@ private:
         }
     }
 
-    std::vector<at::Tensor> outputs_;
+    const std::vector<at::Tensor> outputs_;
     const uint64_t sequence_;
     bool settled_ = false;
     std::atomic<int> source_{-1};
@@ -111,10 +128,9 @@ private:
     std::shared_ptr<Batch> batch_;
 };
 
-inline void Batch::add(const std::vector<at::Tensor> &outputs) {
+inline void Batch::add() {
     const std::lock_guard<std::mutex> lock(mutex_);
     going_on_++;
-    outputs_.insert(outputs_.end(), outputs.begin(), outputs.end());
 }
 
 inline void Batch::ended(const std::exception_ptr &error) {
@@ -123,7 +139,6 @@ inline void Batch::ended(const std::exception_ptr &error) {
         if (error && !first_) first_ = error;
         if (--going_on_ > 0) return;
     }
-    whole_->returns(std::move(outputs_));
     whole_->settle(first_);
 }
 

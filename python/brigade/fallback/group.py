@@ -13,7 +13,7 @@ from .gathering import go_on_without, meet
 from .naming import named, who_is
 from .rollcall import RollCall
 from .tensors import Run, apart, reduction, rows, single
-from .works import All, Lane, Work, wait_for_those_that_follow
+from .works import Batch, Lane, Work, wait_for_those_that_follow
 
 # How long calls that go on at the end of a group may take. [seconds]
 GRACE = 10
@@ -281,14 +281,18 @@ class Group(Backend):
 
     def start_coalescing(self):
         # torch does not end one in which a call was refused.
-        self._batch = []
+        with self._lock:
+            abandoned, self._batch = self._batch, Batch()
+        if abandoned is not None:
+            abandoned.ended()
 
     def end_coalescing(self):
         with self._lock:
             batch, self._batch = self._batch, None
         if batch is None:
             raise ValueError("no calls of this group are being coalesced")
-        return All(batch)
+        batch.ended()
+        return batch
 
     def abort(self, why="torch aborted the group"):
         try:
@@ -351,10 +355,9 @@ class Group(Backend):
             if self._has_ended:
                 raise dist.DistBackendError("this group has been shut down")
             self._sequence += 1
-            work = Work(list(outputs))
             if self._batch is not None:
-                self._batch.append(work)
-            return work
+                self._batch.add()
+            return Work(list(outputs), self._batch)
 
     def _call_by(self, counts, name, source, target, *more):
         """The call for blocks that are alike, where they are: as the backend in C++ makes it."""

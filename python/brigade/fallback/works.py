@@ -1,5 +1,6 @@
 """What torch waits for, and the threads that bring it about."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -38,9 +39,9 @@ class Work(dist.Work):
     future: an exception that is set as the value of a torch.futures.Future is none for C++.
     """
 
-    def __init__(self, outputs):
+    def __init__(self, outputs, batch=None):
         super().__init__()
-        self._outputs, self._error = outputs, None
+        self._outputs, self._batch, self._error = outputs, batch, None
         self._settled = threading.Event()
         self._lock = threading.Lock()
         self._begin = self._future = None
@@ -60,13 +61,23 @@ class Work(dist.Work):
             self._error = error
             self._settled.set()
             begin = self._begin
+            batch, self._batch = self._batch, None
         if begin is not None:
             follow(lambda: begin.set_result(None))
+        if batch is not None:
+            batch.ended(error)
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout else None
         if not self._settled.wait(seconds):
             raise dist.DistBackendError(f"a call still goes on after {seconds} s")
+        with self._lock:
+            future = self._future
+        if future is not None:
+            # Another thread completes it. Who has asked for it finds it so behind this, as with
+            # gloo, but not what hangs on it: that may itself wait for this work.
+            with contextlib.suppress(Exception):
+                future.wait()
         self._value()
         return True
 
@@ -99,26 +110,28 @@ class Work(dist.Work):
         return self._outputs
 
 
-class All(Work):
-    """Several works as one."""
+class Batch(Work):
+    """Calls that end as one. It counts those that go on, and itself as long as calls are added. It
+    has none of their tensors: torch may leave one open for good, and calls go on to join it.
+    """
 
-    def __init__(self, works):
-        super().__init__([tensor for work in works for tensor in work.result()])
-        self._works = works
-        if not works:
-            self.settle(None)
-        else:
-            threading.Thread(target=self.carry_out, args=(self._wait_all,), daemon=True).start()
+    def __init__(self):
+        super().__init__([])
+        self._going_on, self._first = 1, None
 
-    def _wait_all(self):
-        first = None
-        for work in self._works:
-            try:
-                work.wait()
-            except BaseException as error:
-                first = first or error
-        if first is not None:
-            raise first
+    def add(self):
+        """One more goes on."""
+        with self._lock:
+            self._going_on += 1
+
+    def ended(self, error=None):
+        """One less goes on; the last one ends the batch."""
+        with self._lock:
+            self._first = self._first or error
+            self._going_on -= 1
+            is_last = self._going_on == 0
+        if is_last:
+            self.settle(self._first)
 
 
 class Lane:
@@ -165,6 +178,8 @@ class Lane:
     def _serve(self):
         while (job := self._jobs.get()) is not None:
             job()
+            # Its tensors are not the lane's until the next one comes.
+            del job
             self._done()
 
     def _done(self):

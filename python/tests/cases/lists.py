@@ -1,10 +1,13 @@
 """Collectives over lists and parts, functional ones, coalesced ones, objects."""
 
+import time
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from .case import case
+from .case import case, refused
 
 
 def mine(rank, count=6):
@@ -148,6 +151,36 @@ def coalesced(rank, world):
     for out in outs:
         wanted = sum(mine(r, len(out) * world) for r in range(world)).chunk(world)[rank]
         torch.testing.assert_close(out, wanted)
+
+
+@case(backends=("brigade",), quick=True)
+def a_batch_in_which_a_call_is_refused_holds_no_tensors(rank, world):
+    group, device, noted = dist.new_group(), torch.device("cpu"), []
+
+    def broadcast():
+        tensor = torch.full((1000,), float(rank))
+        dist.broadcast(tensor, 0, group)
+        noted.append(StorageWeakRef(tensor.untyped_storage()))
+
+    def batch():
+        with dist._coalescing_manager(group, device):
+            broadcast()
+            dist.all_to_all_single(torch.ones(4), torch.ones(4), [3], [4], group)
+
+    refused(batch, kind=ValueError)
+    # torch says nothing of it to the group.
+    for _ in range(3):
+        broadcast()
+    dist.barrier(group)
+    deadline = time.monotonic() + 20
+    while not all(tensor.expired() for tensor in noted):
+        assert time.monotonic() < deadline, [tensor.expired() for tensor in noted]
+        time.sleep(0.01)
+    tensor = torch.full((1000,), float(rank))
+    with dist._coalescing_manager(group, device, async_ops=True) as manager:
+        dist.broadcast(tensor, 1, group)
+    manager.wait()
+    assert bool((tensor == 1).all())
 
 
 @case()

@@ -47,6 +47,23 @@ def futures(rank, world):
     assert blocking.get_future().wait()[0].item() == world
 
 
+@case(quick=True)
+def a_future_has_ended_when_its_work_has(rank, world):
+    for _ in range(200):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        future = work.get_future()
+        work.wait()
+        assert future.done()
+
+
+@case(backends=("brigade",), quick=True)
+def a_callback_may_wait_for_its_own_work(rank, world):
+    for _ in range(50):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        follows = work.get_future().then(lambda _future: work.wait())
+        assert work.wait() and follows.wait()
+
+
 @case(backends=("brigade",), needs_native=True)
 def threads_of_callbacks_end(rank, world):
     def threads():
