@@ -57,7 +57,16 @@ public:
         lane_.post([this] { serve(); });
     }
 
-    bool drain(Pool::Clock::time_point deadline) { return lane_.drain(deadline); }
+    // Wait until nothing is on its way; false if that is not so at the deadline. Whoever does no
+    // more than listen is waited for until `patience` only.
+    bool drain(Pool::Clock::time_point patience, Pool::Clock::time_point deadline) {
+        auto until = sends_ ? deadline : patience;
+        while (!lane_.drain(until)) {
+            if (is_listening_ || until >= deadline) return false;
+            until = std::min(deadline, Pool::Clock::now() + Millis(50));
+        }
+        return true;
+    }
 
     // Make everything that waits fail.
     void abort(const char *reason) {
@@ -145,7 +154,10 @@ private:
             store.set(id, bytes);
         } else {
             store.set(ready, std::vector<uint8_t>{1});
-            if (!await(store, id)) return false;
+            is_listening_ = true;
+            const bool has_come = await(store, id);
+            is_listening_ = false;
+            if (!has_come) return false;
             bytes = store.get(id);
         }
         brigade_comm_t comm = nullptr;
@@ -161,7 +173,11 @@ private:
     void serve() {
         try {
             while (is_awaited()) {
-                if (!meet() || deliver_kept() || !next_header()) continue;
+                if (!meet() || deliver_kept()) continue;
+                is_listening_ = true;
+                const bool has_come = next_header();
+                is_listening_ = false;
+                if (!has_come) continue;
                 has_header_ = false;
                 if (const auto posted = inbox_.claim(header_.tag)) {
                     finish(*posted);
@@ -283,6 +299,8 @@ private:
     // What the watchdog has ended, because it took too long.
     bool is_late_ = false;
     Inbox inbox_;
+    // Whether it waits for the sender to begin.
+    std::atomic<bool> is_listening_{false};
     // The header at hand, and one on its way to there.
     Header header_;
     bool has_header_ = false;

@@ -18,6 +18,8 @@ namespace {
 
 // How long calls that go on at the end of a group may take.
 constexpr auto GRACE = std::chrono::seconds(10);
+// And receives for which nothing has come yet: nobody knows whether it ever will.
+constexpr auto PATIENCE = std::chrono::seconds(1);
 
 // The groups of this process that have not ended, and how many default groups it has had.
 std::mutex groups_mutex;
@@ -137,7 +139,7 @@ void Group::shutdown() {
         const std::lock_guard<std::mutex> lock(groups_mutex);
         if (groups().erase(this) == 0) return;
     }
-    std::map<std::pair<int, bool>, std::unique_ptr<Channel>> channels;
+    decltype(channels_) channels;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         has_ended_ = true;
@@ -149,12 +151,13 @@ void Group::shutdown() {
         return;
     }
     const Unlocked unlocked;
-    const auto deadline = Pool::Clock::now() + GRACE;
-    bool is_quiet = lane_.drain(deadline);
-    if (!is_quiet) brigade_comm_abort(comm_, "the group ended while calls went on");
+    const auto begin = Pool::Clock::now(), deadline = begin + GRACE;
+    if (!lane_.drain(deadline)) {
+        brigade_comm_abort(comm_, "the group ended while calls went on");
+    }
     for (auto &channel : channels) {
-        is_quiet = channel.second->drain(is_quiet ? deadline : Pool::Clock::now());
-        if (!is_quiet) channel.second->abort("the group ended while messages were awaited");
+        if (channel.second->drain(begin + PATIENCE, deadline)) continue;
+        channel.second->abort("the group ended while messages were awaited");
     }
     lane_.close();
     channels.clear();
@@ -253,7 +256,7 @@ Channel &Group::channel(int peer, bool sends) {
     BRIGADE_CHECK_VALUE(peer != rank_, "rank ", peer, " cannot ",
                         sends ? "send to" : "receive from", " itself");
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto &channel = channels_[{peer, sends}];
+    auto &channel = channels_[{!sends, peer}];
     if (!channel) {
         const int from = sends ? rank_ : peer, to = sends ? peer : rank_;
         const auto key = key_ + "/" + std::to_string(from) + "-" + std::to_string(to);

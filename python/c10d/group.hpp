@@ -150,7 +150,7 @@ private:
     std::atomic<uint64_t> sequence_{0}, roll_calls_{0};
     // Channels by peer and direction, and what is being coalesced.
     std::mutex mutex_;
-    std::map<std::pair<int, bool>, std::unique_ptr<Channel>> channels_;
+    std::map<std::pair<bool, int>, std::unique_ptr<Channel>> channels_;
     std::shared_ptr<Batch> batch_;
     std::atomic<bool> has_ended_{false};
     Lane lane_;

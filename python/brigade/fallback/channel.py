@@ -127,6 +127,8 @@ class Channel:
         self._sends, self._timeout_ms, self._world, self._size = sends, timeout_ms, world, size
         self._lane, self._lock = Lane(), threading.Lock()
         self._comm, self._stopped = None, False
+        # Whether it waits for the sender to begin.
+        self._is_listening = False
         self._posted, self._kept = deque(), defaultdict(deque)
 
     def send(self, work, run, tag):
@@ -151,9 +153,16 @@ class Channel:
             self._hand_over(*delivery)
         self._lane.post(self._take_one)
 
-    def drain(self, timeout):
-        """Wait until nothing is on its way; whether that is so."""
-        return self._lane.drain(timeout)
+    def drain(self, patience, deadline):
+        """Wait until nothing is on its way; whether that is so at the deadline. Whoever does no more
+        than listen is waited for until `patience` only.
+        """
+        until = deadline if self._sends else patience
+        while not self._lane.drain(max(until - time.monotonic(), 0)):
+            if self._is_listening or until >= deadline:
+                return False
+            until = min(deadline, time.monotonic() + 0.05)
+        return True
 
     def abort(self, reason):
         """Make everything that waits fail."""
@@ -230,7 +239,9 @@ class Channel:
             store.set(drawn_at, drawn)
         else:
             store.set(ready, b"\1")
+            self._is_listening = True
             self._await(store, drawn_at)
+            self._is_listening = False
             drawn = store.get(drawn_at)
         joined, comm = join(drawn, 0 if self._sends else 1, 2, self._timeout_ms)
         self._check(joined)
@@ -258,7 +269,9 @@ class Channel:
                     if not self._posted:
                         # They failed with an earlier one.
                         return
+                self._is_listening = True
                 tag, count, *kind = HEADER.unpack(self._fetch(HEADER.size))
+                self._is_listening = False
                 posted = self._claim(tag)
                 if posted is None:
                     kept = (kind, self._fetch(count))

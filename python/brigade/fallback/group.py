@@ -17,6 +17,8 @@ from .works import Batch, Lane, Work, wait_for_those_that_follow
 
 # How long calls that go on at the end of a group may take. [seconds]
 GRACE = 10
+# And receives for which nothing has come yet: nobody knows whether it ever will. [seconds]
+PATIENCE = 1
 # Of torch's shrink_group: whatever goes on in the group is to fail.
 SHRINK_ABORT = 1
 # torch keeps no reference to a backend in Python.
@@ -324,12 +326,14 @@ class Group(Backend):
         with self._lock:
             if self._has_ended:
                 return
-            self._has_ended, channels = True, list(self._channels.values())
-        deadline = time.monotonic() + GRACE
+            # Those that send are first.
+            self._has_ended = True
+            channels = [channel for _key, channel in sorted(self._channels.items())]
+        begin = time.monotonic()
         if not self._lane.drain(GRACE):
             LIBRARY.brigade_comm_abort(self._comm, b"the group ended while calls went on")
         for channel in channels:
-            if not channel.drain(max(deadline - time.monotonic(), 0)):
+            if not channel.drain(begin + PATIENCE, begin + GRACE):
                 channel.abort("the group ended while messages were awaited")
         self._lane.close()
         for channel in channels:
@@ -373,13 +377,13 @@ class Group(Backend):
             does = "send to" if sends else "receive from"
             raise ValueError(f"rank {peer} cannot {does} itself")
         with self._lock:
-            channel = self._channels.get((peer, sends))
+            channel = self._channels.get((not sends, peer))
             if channel is None:
                 ends = (self._rank, peer) if sends else (peer, self._rank)
                 key = "{}/{}-{}".format(self._key, *ends)
                 place = self._store, key, self._who, self._rank, peer, sends, self._timeout_ms
                 channel = Channel(*place, self._comm, self._size)
-                self._channels[peer, sends] = channel
+                self._channels[not sends, peer] = channel
             return channel
 
     def _check_peer(self, peer):

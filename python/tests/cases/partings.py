@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import brigade.torch
 
-from .case import barrier_before_the_end_of, begin, case, end_with_the_others, refused
+from .case import LONG, barrier_before_the_end_of, begin, case, end_with_the_others, refused
 
 
 def told_at_once(move, peer):
@@ -33,6 +33,43 @@ def a_first_message_from_or_to_a_rank_that_ended(backend, rank, world):
     error = told_at_once(dist.isend, 1)
     assert "a message to rank 1: rank 1 has left" in error, error
     end_with_the_others(rank, [other for other in range(world) if other != 1])
+
+
+@case(bare=True, backends=("brigade",), quick=True)
+def what_nobody_sends_holds_up_no_end(backend, rank, world):
+    begin(backend, 40)
+    group, one, many = dist.new_group(), torch.ones(1), 5_000_000
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        dist.send(one, 1, group=group)
+        dist.barrier()
+        time.sleep(2.5)
+        got = torch.empty(many)
+        dist.recv(got, 1)
+        assert bool((got == 7).all())
+    elif rank == 1:
+        # In one of the channels a message has come before.
+        dist.recv(one, 0, group=group)
+        vain = [dist.irecv(one, peer, group) for peer in range(world) if peer != 1]
+        since = time.monotonic()
+        dist.destroy_process_group(group)
+        assert time.monotonic() - since < 5, time.monotonic() - since
+        # What others have yet to take is waited for all the same.
+        sent = dist.isend(torch.full((many,), 7.0), 0)
+        vain += [dist.irecv(one, 0)]
+        dist.barrier()
+        dist.destroy_process_group()
+        sent.wait()
+        for work in vain:
+            refused(work.wait, kind=dist.DistBackendError)
+    else:
+        dist.barrier()
+    store.set(f"ended/{rank}", "1")
+    store.wait([f"ended/{other}" for other in range(world)], LONG)
+    store.set(f"gone/{rank}", "1")
+    if rank == 0:
+        store.wait([f"gone/{other}" for other in range(world)], LONG)
+    os._exit(0)
 
 
 @case(bare=True, backends=("brigade",), quick=True)
