@@ -176,6 +176,19 @@ void Group::fail(const char *why) {
     for (auto &channel : channels_) channel.second->abort(why);
 }
 
+void Group::registerOnCompletionHook(Listener::Hook &&hook) {
+    TORCH_CHECK_WITH(DistBackendError, !hasHooks(), "this group has a hook on completion already");
+    const auto listener = std::make_shared<Listener>(std::move(hook));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    listener_ = listener;
+    // By which torch knows that there is one.
+    onCompletionHook_ = [listener](Listener::Info info) { listener->tell(std::move(info)); };
+}
+
+void Group::waitForPendingWorks() {
+    if (hasHooks()) listener_->wait();
+}
+
 c10d::ErrorType Group::getError() {
     brigade_result_t result = BRIGADE_SUCCESS;
     if (brigade_comm_get_async_error(comm_, &result) != BRIGADE_SUCCESS) {
@@ -225,6 +238,7 @@ Group::Ptr<Operation> Group::operation(c10d::OpType type, Title title, Tensors o
         c10::make_intrusive<Operation>(rank_, type, title, std::move(outputs), ++sequence_);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (batch_) operation->join(batch_);
+    if (listener_) operation->tells(listener_);
     return operation;
 }
 

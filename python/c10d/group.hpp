@@ -15,6 +15,7 @@
 
 #include "channel.hpp"
 #include "lane.hpp"
+#include "listener.hpp"
 #include "operation.hpp"
 #include "tensors.hpp"
 #include "watchdog.hpp"
@@ -105,6 +106,9 @@ public:
         options_->timeout = limit_of(timeout);
     }
     c10d::ErrorType getError() override;
+    // To be told of every call that is made from then on, when it has ended.
+    void registerOnCompletionHook(Listener::Hook &&hook) override;
+    void waitForPendingWorks() override;
     void abort() override;
     // Make everything that waits fail, here and on the others, who hear why.
     void fail(const char *why);
@@ -148,16 +152,18 @@ private:
     const std::string key_;
     const brigade_comm_t comm_;
     std::atomic<uint64_t> sequence_{0}, roll_calls_{0};
-    // Channels by peer and direction, and what is being coalesced.
+    // Channels by direction (those that send are first) and peer, what is being coalesced, and who
+    // hears of calls.
     std::mutex mutex_;
     std::map<std::pair<bool, int>, std::unique_ptr<Channel>> channels_;
     std::shared_ptr<Batch> batch_;
+    std::shared_ptr<Listener> listener_;
     std::atomic<bool> has_ended_{false};
     Lane lane_;
 };
 
 // A call that has been done when it returns needs no work, and torch takes none for one: what it
-// throws is how it ended. While somebody profiles it has one, which is what is recorded.
+// throws is how it ended. While somebody profiles or listens it has one, which is what is recorded.
 template <typename Body>
 Group::Work Group::submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
                           const Tensors &outputs, Body body) {
@@ -170,7 +176,7 @@ Group::Work Group::submit(c10d::OpType type, Title title, bool is_async, Millis 
     if (!is_async && !is_coalescing()) {
         check_alive();
         const Lane::Turn turn(lane_);
-        if (turn.has_come() && !at::hasCallbacks()) {
+        if (turn.has_come() && !at::hasCallbacks() && !hasHooks()) {
             ++sequence_;
             whole();
             return nullptr;

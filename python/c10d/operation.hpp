@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "listener.hpp"
 #include "pool.hpp"
 
 namespace brigade {
@@ -45,10 +46,18 @@ public:
         batch_ = std::move(batch);
     }
 
+    // Somebody hears of its end.
+    void tells(std::shared_ptr<Listener> listener) {
+        listener->expect();
+        listener_ = std::move(listener);
+        since_ = active_since_ = Pool::Clock::now();
+    }
+
     // Run the body; whatever it throws is how the operation ends.
     template <typename Body>
     void carry_out(Body &body) {
         std::exception_ptr error;
+        if (listener_) active_since_ = Pool::Clock::now();
         try {
             body();
         } catch (...) {
@@ -58,6 +67,7 @@ public:
     }
 
     void settle(std::exception_ptr error) {
+        if (listener_) std::exchange(listener_, nullptr)->tell(info());
         finish(error);
         c10::intrusive_ptr<c10::ivalue::Future> future;
         {
@@ -111,6 +121,12 @@ public:
     uint64_t getSequencenumber() const override { return sequence_; }
 
 private:
+    Listener::Info info() const {
+        const auto now = Pool::Clock::now();
+        return std::make_shared<c10d::WorkInfo>(opType_, sequence_, since_, now,
+                                                now - active_since_);
+    }
+
     static void complete(c10::ivalue::Future &future, const std::exception_ptr &error,
                          const std::vector<at::Tensor> &outputs) {
         if (error) {
@@ -122,6 +138,9 @@ private:
 
     const std::vector<at::Tensor> outputs_;
     const uint64_t sequence_;
+    // Who hears of its end, and since when it has been there, and been carried out.
+    std::shared_ptr<Listener> listener_;
+    Pool::Clock::time_point since_, active_since_;
     bool settled_ = false;
     std::atomic<int> source_{-1};
     c10::intrusive_ptr<c10::ivalue::Future> future_;

@@ -6,6 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import OpType
 
 from .case import case, refused
 
@@ -62,6 +63,42 @@ def a_callback_may_wait_for_its_own_work(rank, world):
         work = dist.all_reduce(torch.ones(1), async_op=True)
         follows = work.get_future().then(lambda _future: work.wait())
         assert work.wait() and follows.wait()
+
+
+@case(backends=("brigade",), quick=True, needs_native=True)
+def a_hook_hears_of_every_call(rank, world):
+    group, heard = dist.new_group(), []
+
+    def hear(info):
+        heard.append(info)
+        if len(heard) == 3:
+            raise ValueError("of the hook")
+
+    group._register_on_completion_hook(hear)
+    refused(group._register_on_completion_hook, hear, kind=dist.DistBackendError)
+    tensor = torch.ones(2)
+    for _ in range(20):
+        dist.all_reduce(tensor.fill_(1), group=group, async_op=True)
+        dist.broadcast(tensor, 0, group=group)
+    dist.all_reduce(tensor.fill_(1), group=group, async_op=True)
+    group._wait_for_pending_works()
+    assert tensor[0].item() == world
+    assert [info.op_type for info in heard] == [
+        OpType.ALLREDUCE if turn % 2 == 0 else OpType.BROADCAST for turn in range(41)
+    ]
+    assert [info.seq for info in heard] == list(range(1, 42))
+    for before, after in zip(heard, heard[1:]):
+        assert before.time_finished <= after.time_finished
+    for info in heard:
+        assert 0 <= info.active_duration.total_seconds() < 60
+        assert info.time_started <= info.time_finished
+    # What goes on at its end is told, too, and messages are.
+    peer = (rank + world // 2) % world
+    works = [dist.irecv(torch.ones(1), peer, group), dist.isend(torch.ones(1), peer, group)]
+    dist.destroy_process_group(group)
+    assert {info.op_type for info in heard[41:]} == {OpType.SEND, OpType.RECV}
+    for work in works:
+        work.wait()
 
 
 @case(backends=("brigade",), needs_native=True)
