@@ -68,13 +68,15 @@ public:
 
     void settle(std::exception_ptr error) {
         if (listener_) std::exchange(listener_, nullptr)->tell(info());
-        finish(error);
         c10::intrusive_ptr<c10::ivalue::Future> future;
         {
             const std::lock_guard<std::mutex> lock(mutex_);
+            // Whoever asks for the future from here on completes it: behind the wait, as others do.
             settled_ = true;
+            exception_ = error;
             future = future_;
         }
+        finish(error);
         if (future) {
             auto task = [future, error, outputs = outputs_] { complete(*future, error, outputs); };
             Pool::the().post(std::move(task));

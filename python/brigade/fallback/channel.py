@@ -154,8 +154,8 @@ class Channel:
         self._lane.post(self._take_one)
 
     def drain(self, patience, deadline):
-        """Wait until nothing is on its way; whether that is so at the deadline. Whoever does no more
-        than listen is waited for until `patience` only.
+        """Wait until nothing is on its way; whether that is so at the deadline. Whoever does no
+        more than listen is waited for until `patience` only.
         """
         until = deadline if self._sends else patience
         while not self._lane.drain(max(until - time.monotonic(), 0)):

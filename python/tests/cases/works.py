@@ -55,6 +55,9 @@ def a_future_has_ended_when_its_work_has(rank, world):
         future = work.get_future()
         work.wait()
         assert future.done()
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        work.wait()
+        assert work.get_future().done()
 
 
 @case(backends=("brigade",), quick=True)
