@@ -3,8 +3,6 @@
 torch finds `register` by itself, through the entry points of installed packages.
 """
 
-import atexit
-import contextlib
 import functools
 import importlib
 import os
@@ -16,17 +14,16 @@ import torch
 import torch.distributed
 
 from brigade import malloc
-
-# How much of what an exception says the others hear.
-REASON_LENGTH = 500
+from brigade.ends import Ends
 
 
 def register():
     """Make "brigade" a backend of torch.distributed, for tensors of the CPU."""
     backend = find()
+    ends = Ends(backend)
 
     def create(group, _options):
-        end_all.process = os.getpid()
+        ends.note()
         # Only where somebody trains with it: an import of torch changes nothing.
         malloc.keep_freed()
         # The ranks of the default group that are in this one; none for the default group.
@@ -39,25 +36,6 @@ def register():
         "brigade", create, extended_api=True, devices="cpu"
     )
     name_shrunken_groups()
-    # Threads that still run callbacks when the interpreter goes would abort the process.
-    atexit.register(end_all, backend)
-
-
-def end_all(backend):
-    """End the groups of this process. If an exception ends it the others hear so, and wait no more;
-    in a session of the interpreter one that was seen has ended nothing.
-    """
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    why = ""
-    # In a child of fork the groups are the parent's.
-    if error is not None and end_all.process == os.getpid():
-        why = f"its program ended with {type(error).__name__}"
-        with contextlib.suppress(Exception):
-            why += f": {error}"
-    backend.end_all(why[:REASON_LENGTH].encode(errors="replace").decode())
-
-
-end_all.process = None
 
 
 def name_shrunken_groups():

@@ -75,8 +75,11 @@ public:
         if (comm_ != nullptr) brigade_comm_abort(comm_, reason);
     }
 
+    // Do what is queued, and no more.
+    void stop() { lane_.close(); }
+
     void close() {
-        lane_.close();
+        stop();
         const std::lock_guard<std::mutex> lock(mutex_);
         if (coming_ != nullptr) {
             // Nobody waits for it any more.
@@ -98,6 +101,7 @@ private:
     // Within brigade.h the sender is rank 0 and the receiver rank 1, whoever they are in the group:
     // what it says of ranks is not for those who know the group's.
     void check_call(brigade_result_t result) const {
+        Ending::stay();
         if (result == BRIGADE_ABORTED && is_late_) result = BRIGADE_TIMEOUT;
         switch (result) {
             case BRIGADE_SUCCESS: return;

@@ -119,26 +119,21 @@ Group::Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout
 
 Group::~Group() { shutdown(); }
 
-void Group::end_all(const std::string &why) {
-    for (;;) {
-        Ptr<Group> group;
-        {
-            const std::lock_guard<std::mutex> lock(groups_mutex);
-            if (groups().empty()) break;
-            group = Ptr<Group>::unsafe_reclaim_from_nonowning(*groups().begin());
-        }
-        // In a child of fork the groups are the parent's.
-        if (!why.empty() && group->born_ == forks.load()) group->fail(why.c_str());
-        group->shutdown();
-    }
+std::vector<Group::Ptr<Group>> Group::all() {
+    const std::lock_guard<std::mutex> lock(groups_mutex);
+    std::vector<Ptr<Group>> all;
+    for (Group *group : groups()) all.push_back(Ptr<Group>::unsafe_reclaim_from_nonowning(group));
+    return all;
+}
+
+bool Group::strike_off() {
+    const std::lock_guard<std::mutex> lock(groups_mutex);
+    return groups().erase(this) > 0;
 }
 
 // Calls that were begun have some time to end; then whatever still waits is made to fail.
 void Group::shutdown() {
-    {
-        const std::lock_guard<std::mutex> lock(groups_mutex);
-        if (groups().erase(this) == 0) return;
-    }
+    if (!strike_off()) return;
     decltype(channels_) channels;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -160,9 +155,12 @@ void Group::shutdown() {
         channel.second->abort("the group ended while messages were awaited");
     }
     lane_.close();
-    channels.clear();
+    for (auto &channel : channels) channel.second->stop();
     Pool::the().drain(deadline);
-    brigade_comm_destroy(comm_);
+    leave([comm = comm_, rest = std::make_shared<decltype(channels)>(std::move(channels))] {
+        rest->clear();
+        brigade_comm_destroy(comm);
+    });
 }
 
 void Group::abort() {

@@ -7,6 +7,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -46,8 +47,9 @@ public:
     int era() const { return era_; }
     brigade_comm_t comm() const { return comm_; }
 
-    // End all groups of this process: for its end, while threads may still run callbacks.
-    static void end_all(const std::string &why);
+    // End all groups of this process: for its end, while threads may still run callbacks. Others
+    // hear of it, and of a reason: at the exit as C has it, if the process `has_exit`.
+    static void end_all(const std::string &why, bool has_exit);
 
     Work allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
     Work allreduce_coalesced(Tensors &tensors,
@@ -121,6 +123,13 @@ private:
     template <typename Body>
     Work submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
                 const Tensors &outputs, Body body);
+    // Of this process.
+    static std::vector<Ptr<Group>> all();
+    static bool fail_at_exit(const std::string &why);
+    // Leave the others: now, or at the exit if that has come.
+    static void leave(std::function<void()> task);
+    // Whether nobody else has: to be done once, by who ends it.
+    bool strike_off();
     bool is_coalescing();
     Ptr<Operation> operation(c10d::OpType type, Title title, Tensors outputs);
     Channel &channel(int peer, bool sends);

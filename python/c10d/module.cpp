@@ -31,5 +31,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("ranks"),
                py::call_guard<py::gil_scoped_release>());
     module.def("end_all", &brigade::Group::end_all, "End the groups of this process.",
-               py::arg("why"), py::call_guard<py::gil_scoped_release>());
+               py::arg("why"), py::arg("has_exit"), py::call_guard<py::gil_scoped_release>());
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ending.hpp"
 #include "listener.hpp"
 #include "pool.hpp"
 
@@ -67,6 +68,7 @@ public:
     }
 
     void settle(std::exception_ptr error) {
+        const Ending::Passage passage;
         if (listener_) std::exchange(listener_, nullptr)->tell(info());
         c10::intrusive_ptr<c10::ivalue::Future> future;
         {

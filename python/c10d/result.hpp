@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "brigade.h"
+#include "ending.hpp"
 
 namespace brigade {
 
@@ -60,6 +61,7 @@ private:
 
 // torch.distributed.DistBackendError with the sentence of the call that failed on this thread.
 inline void check(brigade_result_t result, const std::string &who) {
+    Ending::stay();
     TORCH_CHECK_WITH(DistBackendError, result == BRIGADE_SUCCESS, "brigade, ", who, ": ",
                      brigade_last_error());
 }

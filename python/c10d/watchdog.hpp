@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "brigade.h"
+#include "ending.hpp"
 #include "pool.hpp"
 
 namespace brigade {
@@ -86,6 +87,7 @@ private:
                 const brigade_comm_t comm = late->comm;
                 // Others begin and end their calls meanwhile; a handle that has ended is refused.
                 lock.unlock();
+                Ending::stay();
                 brigade_comm_abort(comm, reason.c_str());
                 lock.lock();
                 continue;

@@ -1,5 +1,6 @@
 """A process group: collectives in their order, on their caller's thread where it waits for them."""
 
+import os
 import threading
 import time
 
@@ -42,8 +43,8 @@ def acquaintance(ranks):
     return None
 
 
-def end_all(why):
-    """End the groups of this process; of a reason the others hear."""
+def end_all(why, _has_exit):
+    """End the groups of this process; of a reason the others hear, as late as Python can: now."""
     for group in list(GROUPS):
         if why:
             group.abort(why)
@@ -66,7 +67,7 @@ class Group(Backend):
         # Where its messages meet in the store, and who they are.
         self._shared, self._key, self._comm = store, key, comm
         self._lane, self._lock = Lane(), threading.Lock()
-        self._channels, self._batch, self._sequence = {}, None, 0
+        self._channels, self._batch, self._sequence, self._maker = {}, None, 0, os.getpid()
         Group.eras += self._is_first
         self._roll_calls, self._has_ended, self._era = 0, False, Group.eras
         GROUPS.add(self)
@@ -323,6 +324,9 @@ class Group(Backend):
 
     def shutdown(self):
         """What was begun has some time to end; then whatever still waits is made to fail."""
+        if self._maker != os.getpid():
+            # A child of fork has none of the threads, and what they hold locked stays so.
+            return GROUPS.discard(self)
         with self._lock:
             if self._has_ended:
                 return
@@ -355,6 +359,8 @@ class Group(Backend):
         return work
 
     def _begin(self, outputs):
+        if self._maker != os.getpid():
+            raise dist.DistBackendError("this group belongs to the process that forked this one")
         with self._lock:
             if self._has_ended:
                 raise dist.DistBackendError("this group has been shut down")

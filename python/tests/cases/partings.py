@@ -8,8 +8,6 @@ import time
 import torch
 import torch.distributed as dist
 
-import brigade.torch
-
 from .case import LONG, barrier_before_the_end_of, begin, case, end_with_the_others, refused
 
 
@@ -70,23 +68,6 @@ def what_nobody_sends_holds_up_no_end(backend, rank, world):
     if rank == 0:
         store.wait([f"gone/{other}" for other in range(world)], LONG)
     os._exit(0)
-
-
-@case(bare=True, backends=("brigade",), quick=True)
-def who_ends_by_an_exception_says_so_and_waits_for_nothing(backend, rank, world):
-    begin(backend, 40)
-    barrier_before_the_end_of(1, rank, world)
-    since = time.monotonic()
-    if rank == 1:
-        work = dist.irecv(torch.ones(1), 0)
-        # As the interpreter has it when it ends so.
-        sys.last_value = ValueError("no such file")
-        brigade.torch.end_all(brigade.torch.find())
-        refused(work.wait, kind=RuntimeError)
-    else:
-        error = refused(dist.barrier, kind=dist.DistBackendError)
-        assert "rank 1 aborted: its program ended with ValueError: no such file" in str(error), error
-    assert time.monotonic() - since < 8
 
 
 @case(bare=True, backends=("brigade",), ends={1: -signal.SIGKILL}, quick=True)
