@@ -1,7 +1,7 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brigade_schedule::{Algorithm, Collective};
@@ -96,6 +96,7 @@ impl Communicator {
             me: me as u32,
             group,
             history: History::default(),
+            stands: AtomicBool::new(false),
             report_after: settings.report_after,
             timeout: settings.timeout,
         };

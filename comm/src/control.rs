@@ -326,6 +326,12 @@ impl Control {
         true
     }
 
+    /// Say that the call of `group` that we told of waits no more.
+    pub fn report_going_on(&self, group: u64) {
+        // Without a root there is nobody to tell.
+        let _sent = self.star().say(&Frame::GoesOn { group });
+    }
+
     /// Wait for the root to decide, for at most so long.
     pub(crate) fn await_verdict(&self, timeout: Duration) -> Option<&Verdict> {
         let deadline = Instant::now() + timeout;

@@ -161,7 +161,10 @@ impl Driver {
             }
             slept &= idle;
             match poll {
-                Ok(Poll::Done) => return Ok(()),
+                Ok(Poll::Done) => {
+                    self.watch.goes_on();
+                    return Ok(());
+                }
                 Ok(Poll::Moved) => self.waiting.moved(),
                 Ok(Poll::Idle) if armed => {
                     // A bell that fails shows in the wires too, and there it has a name.

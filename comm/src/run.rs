@@ -218,6 +218,11 @@ impl Run {
         let stuck = on_wire.map(|(pump, at)| (pump.channel, plan.steps[oldest(at) as usize]));
         stuck.min_by_key(|(channel, step)| (!matches!(channel, Channel::From(_)), step.number))
     }
+
+    /// Whether anything of this call has come through a channel.
+    pub(crate) fn has_begun(&self, plan: &Plan, channel: Channel) -> bool {
+        plan.pumps.iter().zip(&self.pumps).any(|(pump, at)| pump.channel == channel && at.head > 0)
+    }
 }
 
 fn wire<W: ?Sized>(wires: &mut [Option<Box<W>>], peer: u32) -> &mut W {

@@ -15,7 +15,7 @@
 //! | a wire that fails or has no header | `PASSED_ON_WAIT`    | `Transport` | `Abort`          |
 //! | the header of another call         | (1)                 | `Mismatch`  | `ReportMismatch` |
 //! | that it is interrupted             |                     | `Aborted`   | `Abort`          |
-//! | that it stands for `TELL_AFTER`    |                     |             | `Waiting`        |
+//! | that it stands for `TELL_AFTER`    |                     |             | `Waiting` (2)    |
 //! | that it stands for `report_after`  |                     | a warning   | `Ask`            |
 //! | a member that could not join       |                     | `Join`      |                  |
 //! | that whom it waits for has left    | `LEFT_GRACE`        | `PeerLeft`  | `Abort`          |
@@ -23,6 +23,8 @@
 //!
 //! (1) `PASSED_ON_WAIT`, and only if its peer is ahead, whose own word of that is better: the root
 //! is told `Waiting` first.
+//!
+//! (2) and `GoesOn` when that is over: what a rank has waited for is not where it is.
 //!
 //! Who waits for a wire or a window to open looks likewise, but for the deadline (`opening`): one
 //! that cannot be opened is as a wire that fails, and one whose peer is gone as that. Who joins a
@@ -36,6 +38,7 @@ mod stall;
 mod standstill;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use brigade_transports::{Endpoint, TransportError};
@@ -72,6 +75,8 @@ pub(crate) struct Watch {
     pub(crate) group: u64,
     /// What this rank has called.
     pub(crate) history: History,
+    /// Whether the root takes this rank for one that waits here.
+    pub(crate) stands: AtomicBool,
     pub(crate) report_after: Duration,
     pub(crate) timeout: Duration,
 }
@@ -164,7 +169,18 @@ impl Watch {
             None => (last + 1, NO_SIGNATURE, name.to_owned()),
         };
         let past = self.history.before(sequence);
-        self.control.report_waiting(self.group, sequence, signature, past, &description)
+        let is_told =
+            self.control.report_waiting(self.group, sequence, signature, past, &description);
+        self.stands.fetch_or(is_told, Ordering::Relaxed);
+        is_told
+    }
+
+    /// What was waited for is there. Costs a load, unless the root was told that we wait.
+    #[inline]
+    pub(crate) fn goes_on(&self) {
+        if self.stands.load(Ordering::Relaxed) && self.stands.swap(false, Ordering::Relaxed) {
+            self.control.report_going_on(self.group);
+        }
     }
 
     /// A rank that left will send nothing more; give what it sent time to arrive.

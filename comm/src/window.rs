@@ -239,6 +239,7 @@ impl Window {
             let before = (sum, served);
             (sum, served) = (self.held.sum(signal), self.held.served());
             if sum >= at_least {
+                self.held.watch.goes_on();
                 return Ok(Some(sum));
             }
             if sum != before.0 {
@@ -251,6 +252,7 @@ impl Window {
             }
             let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(began.elapsed()));
             if left.is_zero() {
+                self.held.watch.goes_on();
                 return Ok(None);
             }
             if waiting.is_brief() {

@@ -9,7 +9,8 @@
 //!   so that all survivors name the same rank.
 //! * What a rank has called is a fact that does not age. Where two ranks that have stood still say
 //!   different things about the same call of the same communicator, they disagree. The rank that is
-//!   ahead may have left that call behind: it tells its last calls, too.
+//!   ahead may have left that call behind: it tells its last calls, too. Who goes on says so, and
+//!   counts no longer as one who waits.
 //! * Who has left a communicator is told to those who stand or ask there, once, and to nobody else.
 //!   Where it stood before is forgotten, unless it says that it stands there still. What all
 //!   members have left is forgotten soon, anything else (see `partings`) only where it is too much.
@@ -78,6 +79,8 @@ struct Accusation {
 struct Stand {
     since: Instant,
     said: Waiting,
+    /// Whether it has gone on since.
+    is_over: bool,
 }
 
 impl Stand {
@@ -155,8 +158,16 @@ impl Court {
             }
             Frame::Waiting(said) => {
                 let mut orders = self.partings.tell(from, said.group);
-                orders.extend(self.compare(from, Stand { since: now, said }));
+                let stand = Stand { since: now, said, is_over: false };
+                orders.extend(self.compare(from, stand));
                 orders
+            }
+            Frame::GoesOn { group } => {
+                let stand = self.groups.get_mut(&group).and_then(|stands| stands.get_mut(&from));
+                if let Some(stand) = stand {
+                    stand.is_over = true;
+                }
+                Vec::new()
             }
             Frame::Ask { token, group } => {
                 let mut orders = self.partings.tell(from, group);
@@ -279,7 +290,8 @@ impl Court {
             age_ms: u32::try_from((now - stand.since).as_millis()).unwrap_or(u32::MAX),
             description: stand.said.description.clone(),
         };
-        let reports = self.groups.get(&group).into_iter().flatten().map(report).collect();
+        let stands = self.groups.get(&group).into_iter().flatten();
+        let reports = stands.filter(|(_, stand)| !stand.is_over).map(report).collect();
         Frame::Answer { token, reports }
     }
 }

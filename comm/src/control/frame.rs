@@ -13,7 +13,7 @@ use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 11;
+pub(crate) const VERSION: u16 = 12;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -139,7 +139,9 @@ pub(crate) enum Frame {
     Abort { why: String },
     /// A call has been waiting for a while.
     Waiting(Waiting),
-    /// The root has read one of these.
+    /// It waits no more.
+    GoesOn { group: u64 },
+    /// The root has read one of those that wait.
     Noted,
     /// What do you know of this group?
     Ask { token: u32, group: u64 },
@@ -190,6 +192,7 @@ impl Frame {
             Frame::LetGo { .. } => 23,
             Frame::Lost { .. } => 24,
             Frame::Share { .. } => 25,
+            Frame::GoesOn { .. } => 26,
         }
     }
 
@@ -216,7 +219,9 @@ impl Frame {
             }
             Frame::Leave | Frame::RootEnds | Frame::Noted => {}
             Frame::Left { rank } => parts.u32(*rank),
-            Frame::Hold { group } | Frame::LetGo { group } => parts.u64(*group),
+            Frame::Hold { group } | Frame::LetGo { group } | Frame::GoesOn { group } => {
+                parts.u64(*group);
+            }
             Frame::LeaveGroup { group, members, why } => {
                 parts.u64(*group);
                 parts.u32(*members);
@@ -292,6 +297,7 @@ impl Frame {
             23 => Frame::LetGo { group: fields.u64()? },
             24 => Frame::Lost { rank: fields.u32()?, how: fields.text()? },
             25 => Frame::Share { share: fields.array()? },
+            26 => Frame::GoesOn { group: fields.u64()? },
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;

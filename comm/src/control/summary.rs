@@ -20,8 +20,8 @@ const CALL_BYTES_MAX: usize = 80;
 const RANGES_MAX: usize = 6;
 
 impl Control {
-    /// What ranks last said to the root about waiting in communicator `group`; `None` when the
-    /// root does not answer within half a second.
+    /// Which ranks have told the root that they wait in communicator `group`, and have not gone on
+    /// since; `None` when the root does not answer within half a second.
     pub fn waiting_reports(&self, group: u64) -> Option<Vec<WaitingReport>> {
         let star = self.star();
         let line = star.line.as_ref()?;
@@ -34,10 +34,10 @@ impl Control {
         star.heard.answer(token, ANSWER_TIMEOUT)
     }
 
-    /// What `members` (world ranks) last reported in communicator `group`, for the sentence at a
-    /// deadline: first of whom nothing was heard and who has left, then each call with those who
-    /// stand in it, those with few others first. Some 250 bytes at most. May wait for the root for
-    /// half a second.
+    /// Where `members` (world ranks) wait in communicator `group`, for the sentence at a deadline:
+    /// first who is not known to wait and who has left, then each call with those who wait in it,
+    /// those with few others first. Some 250 bytes at most. May wait for the root for half a
+    /// second.
     pub fn waiting_summary(&self, group: u64, members: &[usize]) -> String {
         self.summary_of(group, members, self.waiting_reports(group).as_deref())
     }
@@ -78,7 +78,9 @@ fn summary(members: &[usize], left: &BTreeSet<usize>, reports: &[WaitingReport])
     calls.sort_by_key(Vec::len);
     let mut pieces = Vec::new();
     if !silent.is_empty() {
-        pieces.push((silent.len(), format!("{} reported nothing", named(&silent))));
+        let are = if silent.len() == 1 { "is" } else { "are" };
+        let words = format!("{} {are} not known to wait in any call", named(&silent));
+        pieces.push((silent.len(), words));
     }
     if !gone.is_empty() {
         pieces.push((gone.len(), format!("{} left the communicator", named(&gone))));
@@ -87,14 +89,15 @@ fn summary(members: &[usize], left: &BTreeSet<usize>, reports: &[WaitingReport])
     joined(&pieces)
 }
 
-/// Those who stand in one call, and since when.
+/// Those who wait in one call, and since when.
 fn in_call(standing: &[&WaitingReport]) -> String {
     let ranks: Vec<usize> = standing.iter().map(|report| report.rank).collect();
     let ages = standing.iter().map(|report| report.age_ms);
     let (least, most) = (ages.clone().min().unwrap_or(0), ages.max().unwrap_or(0));
     let ages = if least == most { least.to_string() } else { format!("{least}-{most}") };
     let call = shortened(&standing[0].description, CALL_BYTES_MAX);
-    format!("{} last reported {call}, {ages} ms ago", named(&ranks))
+    let wait = if ranks.len() == 1 { "waits" } else { "wait" };
+    format!("{} {wait} in {call}, since {ages} ms", named(&ranks))
 }
 
 /// As many of the pieces as there is room for, and of how many ranks the others are.
@@ -146,9 +149,9 @@ mod tests {
         reports.push(report(6, 3, 10, "#3 barrier"));
         assert_eq!(
             summary(&[7, 0, 1, 2, 3, 4, 5, 6], &BTreeSet::from([6]), &reports),
-            "rank 7 reported nothing; rank 6 left the communicator; \
-             rank 5 last reported #2 all-gather, 950 ms ago; \
-             ranks 0-4 last reported #3 barrier, 90-400 ms ago"
+            "rank 7 is not known to wait in any call; rank 6 left the communicator; \
+             rank 5 waits in #2 all-gather, since 950 ms; \
+             ranks 0-4 wait in #3 barrier, since 90-400 ms"
         );
     }
 
@@ -158,10 +161,8 @@ mod tests {
         let of_their_own = |rank: &usize| report(*rank, *rank as u64, 7, &"send ".repeat(100));
         let reports: Vec<_> = members[..9_000].iter().step_by(2).map(of_their_own).collect();
         let text = summary(&members, &BTreeSet::new(), &reports);
-        assert!(
-            text.starts_with("ranks 1, 3, 5, 7, 9, 11 and 5494 more reported nothing"),
-            "{text}"
-        );
+        let begin = "ranks 1, 3, 5, 7, 9, 11 and 5494 more are not known to wait in any call; ";
+        assert!(text.starts_with(begin), "{text}");
         assert!(text.ends_with(" more not listed") && text.len() < BYTES_MAX + 32, "{text}");
     }
 }

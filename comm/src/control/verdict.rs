@@ -109,7 +109,7 @@ impl Verdict {
     }
 }
 
-/// What a rank last said about a call that keeps it waiting.
+/// What a rank has said about a call that keeps it waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingReport {
     /// Who.

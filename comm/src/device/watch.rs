@@ -111,22 +111,26 @@ impl Watched {
 
     /// A block that stands still, in words.
     fn place(&self, still: &Still) -> String {
+        format!("rank {}, {}", self.world_rank(self.shared.rank), self.standing(still))
+    }
+
+    /// The same, of whatever rank.
+    fn standing(&self, still: &Still) -> String {
         let name = self.name_or(still.signature, "a call on a device");
-        let (rank, peer) = (self.world_rank(self.shared.rank), self.world_rank(still.peer));
-        let Still { sequence, step, .. } = still;
+        let (peer, Still { sequence, step, .. }) = (self.world_rank(still.peer), still);
         let doing = phase(still.phase);
-        format!("rank {rank}, {name}, #{sequence} of the device, step {step}: {doing} rank {peer}")
+        format!("{name}, #{sequence} of the device, step {step}: {doing} rank {peer}")
     }
 
     /// Tell the others where this rank stands: they may be in calls of the host. Returns whether it
     /// was said.
     fn tell(&self, still: &Still) -> bool {
         // Calls on devices have numbers of their own, so it is compared with nothing.
-        let (group, place) = (self.shared.group, self.place(still));
-        self.shared.world.control.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), &place)
+        let (group, standing) = (self.shared.group, self.standing(still));
+        self.shared.world.control.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), &standing)
     }
 
-    /// What the others last said that they wait for.
+    /// What the others have said that they wait for.
     fn others(&self) -> String {
         let members: Vec<usize> = self.shared.members.iter().map(|&rank| rank as usize).collect();
         format!("; {}", self.shared.world.control.waiting_summary(self.shared.group, &members))
@@ -205,6 +209,9 @@ fn watch(watched: &Watched) {
                 }
             }
             (still, _) => {
+                if told {
+                    watched.shared.world.control.report_going_on(watched.shared.group);
+                }
                 standing = still.map(|still| (still, Instant::now()));
                 (told, reported) = (false, false);
             }

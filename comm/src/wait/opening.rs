@@ -61,6 +61,7 @@ impl Watch {
             self.report(&mut stall, &Standstill { at, name: &name, header });
             heard.is_none()
         });
+        self.goes_on();
         joined.map_err(|error| heard.unwrap_or_else(|| self.judge_joining(late, &error, &name)))
     }
 

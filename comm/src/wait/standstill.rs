@@ -55,7 +55,10 @@ impl Standstill<'_> {
         let chunk = step.chunk;
         let doing = match channel {
             Channel::From(peer) => {
-                format!("waiting for chunk {chunk} from rank {}", members[peer as usize])
+                let is_first =
+                    self.header.sequence_if_collective().is_some() && !run.has_begun(plan, channel);
+                let first = if is_first { " (its first in this call)" } else { "" };
+                format!("waiting for chunk {chunk} from rank {}{first}", members[peer as usize])
             }
             Channel::To(peer) => {
                 format!("no room for chunk {chunk} to rank {}", members[peer as usize])

@@ -139,6 +139,7 @@ impl Asker {
                 Err(error) => return Err(self.judge(held, asked, error)),
             }
         }
+        held.watch.goes_on();
         Ok(())
     }
 
@@ -159,6 +160,7 @@ impl Asker {
                 Err(error) => return Err(self.judge(held, asked, error)),
             }
         }
+        held.watch.goes_on();
         Ok(())
     }
 

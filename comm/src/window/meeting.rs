@@ -4,7 +4,7 @@
 //! imports theirs. What one of them cannot do, all hear of, so that none waits for it.
 
 use std::hint::black_box;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use brigade_transports::WindowMemory;
@@ -62,6 +62,7 @@ fn meet_stating(
         me: me as u32,
         group: groups[0],
         history: History::default(),
+        stands: AtomicBool::new(false),
         report_after: shared.settings.report_after,
         timeout: shared.settings.timeout,
     };

@@ -99,8 +99,8 @@ fn waiting_ranks_are_compared_and_summarised() {
     let summary = || joined[1].control.waiting_summary(9, &[0, 2, 3]);
     until("the summary", || {
         let text = summary();
-        text.starts_with("rank 3 reported nothing; rank 2 last reported barrier, ")
-            && text.contains(" ms ago; rank 0 last reported all-reduce of 8 f32, ")
+        text.starts_with("rank 3 is not known to wait in any call; rank 2 waits in barrier, since ")
+            && text.contains(" ms; rank 0 waits in all-reduce of 8 f32, since ")
     });
     assert!(joined.iter().all(|world| world.control.verdict().is_none()));
     drop(joined.pop());

@@ -144,10 +144,33 @@ fn each_of_many_ranks_hears_which_one_never_comes() {
     assert_eq!(texts.len(), RANKS - 1);
     for text in texts {
         // Who is slow may not have said anything either.
-        let (silent, _) = text.split_once(" reported nothing").expect(&text);
-        let of_last = silent.rsplit([' ', '-', ',']).next();
+        let (silent, _) = text.split_once(" not known to wait in any call").expect(&text);
+        let of_last = silent.rsplit([' ', '-', ',']).nth(1);
         assert_eq!(of_last, Some(ABSENT.to_string().as_str()), "{text}");
         assert!(text.len() < 512, "{} bytes: {text}", text.len());
+    }
+}
+
+/// Rank 2 has once waited for long, and has made every call but the last one since.
+#[test]
+fn where_a_rank_once_waited_is_not_where_it_is() {
+    const RANKS: usize = 3;
+    const ABSENT: usize = 2;
+    let settings = Settings { timeout: Duration::from_millis(1500), ..over("loopback") };
+    let given_up = Arc::new(Barrier::new(RANKS));
+    let texts = each_rank(RANKS, &settings, move |member| {
+        // The others say that they wait, in this call and in no other.
+        std::thread::sleep(Duration::from_millis(if member.rank() == 0 { 500 } else { 0 }));
+        let call = || member.all_reduce(&mut [1_f32; 8], Op::Sum);
+        (0..100).for_each(|_| call().expect("all are here"));
+        let is_here = member.rank() != ABSENT;
+        let text = is_here.then(|| call().expect_err("one is missing").to_string());
+        given_up.wait();
+        text
+    });
+    for text in texts.into_iter().flatten() {
+        assert!(text.contains("rank 2 is not known to wait in any call; "), "{text}");
+        assert!(text.contains(" in #101 all-reduce") && !text.contains("#1 "), "{text}");
     }
 }
 

@@ -98,6 +98,25 @@ fn a_rank_that_is_ahead_is_judged_by_what_it_called_before() {
     assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "#5 another one"));
 }
 
+/// What it has called it has called all the same.
+#[test]
+fn who_goes_on_waits_no_more() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    court.hear(0, waiting(5, 1, &[]), now);
+    court.hear(1, waiting(5, 1, &[]), now);
+    court.hear(0, Frame::GoesOn { group: 7 }, now);
+    assert!(court.hear(2, Frame::GoesOn { group: 7 }, now).is_empty(), "it waited nowhere");
+    let orders = court.hear(2, Frame::Ask { token: 1, group: 7 }, now);
+    let [(Audience::One(2), Frame::Answer { reports, .. })] = &orders[..] else {
+        panic!("one answer: {orders:?}");
+    };
+    assert_eq!(reports.iter().map(|report| report.rank).collect::<Vec<_>>(), [1]);
+    court.hear(1, Frame::GoesOn { group: 7 }, now);
+    let orders = court.hear(2, waiting(5, 2, &[]), now);
+    assert!(matches!(verdict(&orders), Some(Verdict::Mismatch { .. })), "{orders:?}");
+}
+
 #[test]
 fn nonsense_from_a_rank_is_its_own_loss_and_wild_ranks_are_ignored() {
     let now = Instant::now();

@@ -59,6 +59,7 @@ fn one_of_each() -> Vec<Frame> {
             past: vec![[8; 32], [7; 32]],
             description: "barrier".into(),
         }),
+        Frame::GoesOn { group: 6 << 40 },
         Frame::Noted,
         Frame::Unable(Unable {
             rank: 1,
