@@ -113,9 +113,10 @@ pub enum Error {
 }
 
 impl std::fmt::Debug for Error {
-    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints. In one piece,
+    /// as that goes to standard error piece by piece, where other ranks print theirs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
+        f.write_str(&self.to_string())
     }
 }
 
@@ -144,5 +145,31 @@ impl Error {
     /// Whether the communicator may still be used.
     pub fn is_recoverable(&self) -> bool {
         matches!(self, Self::Invalid { .. } | Self::Exhausted { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::{self, Write};
+
+    use super::*;
+
+    /// What is written, piece by piece.
+    #[derive(Default)]
+    struct Pieces(Vec<String>);
+
+    impl Write for Pieces {
+        fn write_str(&mut self, piece: &str) -> fmt::Result {
+            self.0.push(piece.to_owned());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_error_that_ends_a_program_is_printed_in_one_piece() {
+        let error = Error::PeerLeft { rank: 1, during: "barrier".into() };
+        let mut pieces = Pieces::default();
+        write!(pieces, "{error:?}").expect("pieces are taken");
+        assert_eq!(pieces.0, [error.to_string()]);
     }
 }

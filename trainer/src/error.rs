@@ -104,7 +104,8 @@ pub enum Error {
 impl std::fmt::Debug for Error {
     /// The sentence, as `Display` has it: what a `main` that returns an error prints.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
+        // In one piece: that goes to standard error as it is, where other ranks print theirs.
+        f.write_str(&self.to_string())
     }
 }
 
