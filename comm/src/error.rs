@@ -37,7 +37,10 @@ pub enum Error {
     /// call that it makes afterwards, whichever that is, and the calls named are then the earlier
     /// ones. Ranks that were all done with such a call, as two roots of one broadcast are, notice
     /// it when they next look at what the other one has sent.
-    #[error("ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}")]
+    #[error(
+        "ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}{}",
+        unlike_settings(call, peer_call)
+    )]
     Mismatch {
         /// One of the two.
         rank: u32,
@@ -112,6 +115,21 @@ pub enum Error {
     },
 }
 
+/// Which settings make two calls differ, if nothing but what settings choose is different.
+fn unlike_settings(call: &str, other: &str) -> &'static str {
+    let differ_in = |part: &str| match (call.rsplit_once(part), other.rsplit_once(part)) {
+        (Some((call, one)), Some((other_call, other))) => call == other_call && one != other,
+        _ => false,
+    };
+    if differ_in(" in windows of ") {
+        "; all ranks need the same BRIGADE_WINDOW_BYTES"
+    } else if differ_in(" by ") {
+        "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING"
+    } else {
+        ""
+    }
+}
+
 impl std::fmt::Debug for Error {
     /// The sentence, as `Display` has it: what a `main` that returns an error prints. In one piece,
     /// as that goes to standard error piece by piece, where other ranks print theirs.
@@ -162,6 +180,26 @@ mod tests {
         fn write_str(&mut self, piece: &str) -> fmt::Result {
             self.0.push(piece.to_owned());
             Ok(())
+        }
+    }
+
+    #[test]
+    fn ranks_that_differ_in_what_settings_choose_hear_which_ones() {
+        let said = |call: &str, peer_call: &str| {
+            let (call, peer_call) = (call.to_owned(), peer_call.to_owned());
+            Error::Mismatch { rank: 0, call, peer: 1, peer_call }.to_string()
+        };
+        let call = "#1 all-reduce(f32 x 8, sum) by ordered";
+        let algorithms =
+            "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING";
+        let text = said(call, "#1 all-reduce(f32 x 8, sum) by doubling");
+        assert!(text.ends_with(algorithms), "{text}");
+        let windows = ["4096", "65536"]
+            .map(|bytes| format!("{call}, 32 bytes on this wire in windows of {bytes} bytes"));
+        let text = said(&windows[0], &windows[1]);
+        assert!(text.ends_with("; all ranks need the same BRIGADE_WINDOW_BYTES"), "{text}");
+        for other in ["#1 all-reduce(f32 x 9, sum) by ordered", "#2 barrier(u8 x 0) by doubling"] {
+            assert!(said(call, other).ends_with(other), "{other}");
         }
     }
 
