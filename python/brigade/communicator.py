@@ -6,6 +6,7 @@ once; in a brigade.group() it is only listed. Results are written to the buffers
 """
 
 import atexit
+import contextlib
 import sys
 import weakref
 from ctypes import byref, c_int, c_size_t, c_void_p, create_string_buffer, sizeof
@@ -19,6 +20,8 @@ from .work import Work
 
 # Those that have not been closed.
 OPEN = weakref.WeakSet()
+# How much of an exception the others hear.
+REASON_LENGTH = 500
 
 
 def version():
@@ -60,8 +63,9 @@ def id_of(unique):
 class Communicator:
     """A group of ranks that make the same calls in the same order."""
 
-    def __init__(self, handle):
+    def __init__(self, handle, is_part=False):
         self._handle, self._works = handle, weakref.WeakSet()
+        self._is_part = is_part
         OPEN.add(self)
         signals.hear()
         rank, size = c_int(), c_int()
@@ -99,7 +103,7 @@ class Communicator:
         """The communicator of those with the same color, in the order of `key`; None for -1."""
         color, key, handle = small(color, "color"), small(key, "key"), c_void_p()
         signals.call(LIBRARY.brigade_comm_split, self._open(), color, key, byref(handle))
-        return Communicator(handle) if handle else None
+        return Communicator(handle, is_part=True) if handle else None
 
     def shrink(self, excluded):
         """The others of these ranks, in a world of their own, whatever became of those."""
@@ -247,13 +251,16 @@ class Communicator:
         # Some say that all is well.
         is_well = kind is GeneratorExit or kind is SystemExit and error.code in (None, 0)
         if kind is not None and not is_well:
-            self._give_up(kind)
+            self._give_up(error)
         self.close()
 
-    def _give_up(self, kind):
-        """An exception ends what is done with it: nobody waits for calls on their way any more."""
-        if self._handle and any(not work.done() for work in list(self._works)):
-            LIBRARY.brigade_comm_abort(self._handle, f"{kind.__name__} during a call".encode())
+    def _give_up(self, error):
+        """An exception ends what is done with it, and the others hear which. Of a part the whole may
+        go on, unless calls of it are on their way, for which nobody waits any more.
+        """
+        is_over = not self._is_part or any(not work.done() for work in list(self._works))
+        if self._handle and is_over:
+            LIBRARY.brigade_comm_abort(self._handle, words_of(error))
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -328,10 +335,18 @@ class Communicator:
         return [span, span]
 
 
+def words_of(error):
+    """An exception as the others hear of it."""
+    words = type(error).__name__
+    with contextlib.suppress(Exception):
+        words = f"{words}: {error}" if str(error) else words
+    return words[:REASON_LENGTH].encode(errors="replace")
+
+
 @atexit.register
 def give_up_all():
     """What an exception has ended the program in waits for nobody."""
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     if error is not None:
         for comm in list(OPEN):
-            comm._give_up(type(error))
+            comm._give_up(error)

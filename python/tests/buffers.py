@@ -302,10 +302,26 @@ if size > 1:
                 late = other.recv(bytearray(1), 1, wait=False)
                 raise KeyError("in the middle")
             told = str(refused(other.barrier, kind=brigade.Error))
-            assert "KeyError during a call" in told, told
+            assert "rank 0 aborted: KeyError: 'in the middle'" in told, told
     except KeyError:
         assert rank == 0
     assert time.monotonic() - start < 20
+    # Also one that comes between two calls; that of a part of them is its own.
+    unique = bytearray(brigade.unique_id())
+    comm.broadcast(unique, 0)
+    try:
+        with brigade.Communicator.from_id(unique, rank, size) as other:
+            try:
+                with other.split(0):
+                    raise LookupError("a batch was empty")
+            except LookupError:
+                other.barrier()
+            if rank == 0:
+                raise RuntimeError("the loss is not a number")
+            told = str(refused(other.barrier, kind=brigade.Error))
+            assert "rank 0 aborted: RuntimeError: the loss is not a number" in told, told
+    except RuntimeError:
+        assert rank == 0
     comm.barrier()
 if rank == 0:
     # Others join for longer than this takes, and nobody comes.
