@@ -6,8 +6,9 @@
 //! itself is killed, the system kills the ranks, and a guard what they have started (`guard`).
 //! Nothing here knows what the ranks compute.
 
+mod news;
+
 use std::ffi::OsString;
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
@@ -22,6 +23,7 @@ use crate::cores;
 use crate::guard::Guard;
 use crate::relay::{Passed, Relay};
 use crate::sys::{self, Signals};
+use news::News;
 
 /// How long ranks have between SIGTERM and SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(2);
@@ -65,6 +67,8 @@ pub(crate) struct Failure {
     rank: usize,
     pid: u32,
     status: ExitStatus,
+    /// The signal on which it had not ended when the launcher killed it, if the launcher did.
+    outlasted: Option<i32>,
 }
 
 impl Outcome {
@@ -88,21 +92,10 @@ impl Failure {
     fn explains(&self, other: &Self) -> bool {
         self.status.signal().is_some() && other.status.signal().is_none()
     }
-}
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, pid, status } = self;
-        match status.signal() {
-            Some(signal) => {
-                let name = sys::signal_name(signal);
-                write!(f, "rank {rank} (pid {pid}) was killed by signal {signal} ({name})")
-            }
-            None => {
-                let code = status.code().unwrap_or(1);
-                write!(f, "rank {rank} (pid {pid}) exited with code {code}")
-            }
-        }
+    /// Whether the other rank has ended as this one has.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.status, self.outlasted) == (other.status, other.outlasted)
     }
 }
 
@@ -120,7 +113,8 @@ impl World {
         // And programs that use PyTorch at its store, as under torchrun.
         let store = StoreServer::start(TcpListener::bind((loopback, 0))?)?;
         let relay = Relay::new(self.prefix, self.ranks);
-        let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), relay, guard };
+        let (running, ended, news) = (Vec::new(), Vec::new(), News::default());
+        let mut ranks = Ranks { running, ended, news, asked: None, relay, guard };
         for (rank, mut command) in
             self.commands(&id, store.address().port())?.into_iter().enumerate()
         {
@@ -133,9 +127,11 @@ impl World {
                     ranks.kill();
                     let program = self.program.to_string_lossy();
                     let mut what = format!("cannot start `{program}` as rank {rank}: {error}");
-                    // A bare name is looked for in PATH only.
-                    if !program.contains('/') && Path::new(&self.program).is_file() {
-                        what.push_str(&format!("; for the file in this folder, say ./{program}"));
+                    if !program.contains('/') && error.kind() == io::ErrorKind::NotFound {
+                        what.push_str("; a name without a / is looked for in PATH only");
+                        if Path::new(&self.program).is_file() {
+                            what.push_str(&format!(": the file in this folder is ./{program}"));
+                        }
                     }
                     if program.starts_with('-') {
                         what.push_str("; it is no flag of this command, which --help lists");
@@ -196,6 +192,10 @@ struct Ranks {
     /// Those that have ended, and were not asked how: so their numbers are theirs still, and those
     /// of their groups, in which they may have left somebody.
     ended: Vec<(usize, Child)>,
+    /// How ranks have failed, as far as it is not told yet.
+    news: News,
+    /// By which signal the ranks were last asked to end.
+    asked: Option<i32>,
     relay: Relay,
     guard: Guard,
 }
@@ -206,7 +206,7 @@ impl Ranks {
         let mut outcome = Outcome::Success;
         let mut ending = Ending::NotYet;
         loop {
-            for failure in self.reap()? {
+            for failure in self.reap(ending)? {
                 // A rank that ended by the signal that ended us all is no news.
                 let told = match outcome {
                     Outcome::Interrupted(signal) => failure.status.signal() == Some(signal),
@@ -218,7 +218,7 @@ impl Ranks {
                     signal => world.explains && signal.is_none(),
                 };
                 if !told && !no_news {
-                    eprintln!("brigade: {failure}");
+                    self.news.add(failure, Instant::now());
                 }
                 match outcome {
                     Outcome::Success => {
@@ -234,6 +234,9 @@ impl Ranks {
                     _ => {}
                 }
             }
+            if self.running.is_empty() || self.news.due().is_some_and(|due| due <= Instant::now()) {
+                self.tell();
+            }
             if self.running.is_empty() {
                 ending = match self.end_of_all(&outcome, ending) {
                     None => return self.bury().map(|()| outcome),
@@ -242,9 +245,12 @@ impl Ranks {
             }
             ending = self.end(ending);
             let pause = if self.running.is_empty() { LOOK } else { ending.timeout() };
+            let news = self.news.due().map(|due| due.saturating_duration_since(Instant::now()));
+            let pause = news.map_or(pause, |news| news.min(pause));
             match signals.wait(pause) {
                 None | Some(libc::SIGCHLD) => {}
                 Some(signal) => {
+                    self.asked = Some(signal);
                     self.signal(signal);
                     if !matches!(outcome, Outcome::RankFailed(_)) {
                         outcome = Outcome::Interrupted(signal);
@@ -278,7 +284,7 @@ impl Ranks {
     }
 
     /// Tell the ranks that have ended from those that run; return those that failed, in rank order.
-    fn reap(&mut self) -> io::Result<Vec<Failure>> {
+    fn reap(&mut self, ending: Ending) -> io::Result<Vec<Failure>> {
         let mut failures = Vec::new();
         let mut index = 0;
         while index < self.running.len() {
@@ -287,7 +293,10 @@ impl Ranks {
                 None => index += 1,
                 Some(status) => {
                     if !status.success() {
-                        failures.push(Failure { rank: *rank, pid: child.id(), status });
+                        let is_ours = matches!(ending, Ending::Killed);
+                        let killed = is_ours && status.signal() == Some(libc::SIGKILL);
+                        let outlasted = self.asked.filter(|_| killed);
+                        failures.push(Failure { rank: *rank, pid: child.id(), status, outlasted });
                     }
                     self.ended.push(self.running.remove(index));
                 }
@@ -301,11 +310,13 @@ impl Ranks {
         let now = Instant::now();
         match ending {
             Ending::TermAt(due) if due <= now => {
+                self.tell();
                 match self.running.len() {
                     0 => eprintln!("brigade: ending what ranks have left behind"),
                     1 => eprintln!("brigade: ending the rank that still runs"),
                     running => eprintln!("brigade: ending the {running} ranks that still run"),
                 }
+                self.asked = Some(libc::SIGTERM);
                 self.signal(libc::SIGTERM);
                 Ending::KillAt(now + TERM_GRACE)
             }
@@ -315,6 +326,11 @@ impl Ranks {
             }
             other => other,
         }
+    }
+
+    /// Tell how ranks have failed.
+    fn tell(&mut self) {
+        self.news.take().iter().for_each(|sentence| eprintln!("brigade: {sentence}"));
     }
 
     /// Send a signal to all that still run, and whom ranks have left behind. Nobody was reaped, so

@@ -91,6 +91,43 @@ fn nobody_outlives_a_world_that_failed() {
     }
 }
 
+#[test]
+fn ranks_that_end_alike_are_told_of_in_one_line_and_who_was_killed_by_whom() {
+    // Rank 0 ends on no signal, rank 1 fails, and all others end on the first one.
+    let script = "case $RANK in 0) trap '' TERM; while :; do sleep 0.1; done;; \
+                  1) sleep 0.5; exit 3;; *) exec sleep 60;; esac";
+    let output = run("-n 9 --grace-s 0", script).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", words(&output));
+    let said = text(&output.stderr);
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("brigade: ")).collect();
+    let [failed, ending, others, last] = lines[..] else { panic!("four lines: {said}") };
+    assert!(
+        failed.starts_with("brigade: rank 1 (pid ") && failed.ends_with(" with code 3"),
+        "{said}"
+    );
+    assert_eq!(ending, "brigade: ending the 8 ranks that still run");
+    assert_eq!(others, "brigade: ranks 2-8 were killed by signal 15 (SIGTERM)");
+    assert!(last.starts_with("brigade: rank 0 (pid "), "{said}");
+    assert!(last.ends_with(" did not end within 2 s of SIGTERM and was killed"), "{said}");
+}
+
+#[test]
+fn a_program_that_is_not_found_is_told_where_it_was_looked_for() {
+    let folder = Folder::new("not-found");
+    let start = || {
+        let mut command = bounded(brigade());
+        command.args(["run", "-n", "2", "--", "brigade-none"]).current_dir(&folder.0);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(127), "{}", words(&output));
+        text(&output.stderr)
+    };
+    let said = start();
+    assert!(said.ends_with("; a name without a / is looked for in PATH only\n"), "{said}");
+    std::fs::write(folder.0.join("brigade-none"), "").unwrap();
+    let said = start();
+    assert!(said.ends_with(" in PATH only: the file in this folder is ./brigade-none\n"), "{said}");
+}
+
 /// It cannot end anybody any more, and the system ends its children only.
 #[test]
 fn nobody_outlives_a_launcher_that_is_killed() {
