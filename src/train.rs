@@ -91,7 +91,7 @@ fn train_in_world(args: &Args) -> ExitCode {
         Ok(comm) => comm,
         Err(error) => return fail(error.into()),
     };
-    let who = format!("rank {}: ", comm.rank());
+    let who = format!("rank {}", comm.rank());
     let mut say = |error: &brigade_trainer::Error| {
         // Our launcher shows what another rank says; under any other this one may be alone with
         // whoever watches it.
@@ -146,8 +146,15 @@ fn end(outcome: Result<brigade_trainer::Outcome, brigade_trainer::Error>) -> Exi
 /// Tell what ends a training; nobody wants to hear that nobody reads on.
 fn tell(error: &brigade_trainer::Error, who: &str) {
     if !error.is_closed_pipe() {
-        say(format!("{who}{error}"));
+        say(told_by(who, &error.to_string()));
     }
+}
+
+/// Words with who says them in front, unless they begin with that: those of a rank that has waited
+/// for too long do.
+fn told_by(who: &str, words: &str) -> String {
+    let begins = words.strip_prefix(who).is_some_and(|rest| rest.starts_with(", "));
+    if who.is_empty() || begins { words.to_owned() } else { format!("{who}: {words}") }
 }
 
 /// End a command with its error.
@@ -163,4 +170,18 @@ fn code_of(error: &brigade_trainer::Error) -> ExitCode {
 
 fn say(error: impl Display) {
     eprintln!("brigade train: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told_by;
+
+    #[test]
+    fn who_says_something_is_named_once() {
+        let timeout = "rank 1, all-reduce(f32 x 8, sum): waiting for rank 0 since 9 ms";
+        assert_eq!(told_by("rank 1", timeout), timeout);
+        assert_eq!(told_by("rank 1", "rank 0 is lost"), "rank 1: rank 0 is lost");
+        assert_eq!(told_by("rank 1", "rank 12, barrier"), "rank 1: rank 12, barrier");
+        assert_eq!(told_by("", "no such file"), "no such file");
+    }
 }

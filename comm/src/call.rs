@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use brigade_schedule::Collective;
 
+use crate::describe::beyond;
 use crate::{Dtype, Error, Op};
 
 /// How many elements each block has.
@@ -104,7 +105,8 @@ impl Call {
         if let Some(root) = self.collective.root()
             && root >= ranks
         {
-            return Err(Error::invalid(format!("{self}: root {root} of {ranks} ranks")));
+            let root = beyond(root, ranks as usize);
+            return Err(Error::invalid(format!("{self}: root {root}")));
         }
         if self.collective.folds() && !self.op.supports(self.dtype) {
             return Err(Error::invalid(format!(

@@ -8,6 +8,7 @@ use brigade_transports::Transport;
 use crate::bootstrap::{IdError, JoinError, Joined, Patience, Root, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::control::{Control, Refusal};
+use crate::describe::beyond;
 use crate::launch::{Launch, RootSpec};
 use crate::threads::at_once;
 use crate::transports::{refuse_open, refuse_unknown, transports, transports_in_process};
@@ -85,7 +86,7 @@ impl Communicator {
     ) -> Result<Self, Error> {
         let (rank, ranks) = (launch.rank, launch.ranks);
         if ranks == 0 || rank >= ranks {
-            return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
+            return Err(Error::invalid(format!("rank {}", beyond(rank, ranks))));
         }
         refuse_open(&settings, transports)?;
         if settings.encrypt && launch.root.is_open_to_all() {

@@ -13,6 +13,7 @@ use brigade_schedule::Algorithm;
 use crate::bootstrap::{Patience, Site};
 use crate::header::Window;
 use crate::launch::NUMBER;
+use crate::transports::is_near;
 use crate::{Error, Tuning, bytes, say};
 
 pub use rdma::RdmaSettings;
@@ -311,7 +312,10 @@ impl Settings {
 
 /// What is said of a name that no setting has.
 fn unknown(name: &str) -> String {
-    format!("{name} is not a setting of Brigade; `brigade doctor --settings` lists them")
+    let mut known = rows().map(|row| row.0).chain(Variable::ours().iter().map(|it| it.name));
+    let meant = known.find(|known| is_near(&known.to_ascii_lowercase(), name));
+    let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+    format!("{name} is not a setting of Brigade; `brigade doctor --settings` lists them{meant}")
 }
 
 /// All variables with their meanings.

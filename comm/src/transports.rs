@@ -95,8 +95,8 @@ fn unknown(name: &str) -> Error {
 }
 
 /// Whether `typed` is `name` but for one slip: a letter that is wrong, missing or too many, or two
-/// neighbours that have changed places.
-fn is_near(name: &str, typed: &str) -> bool {
+/// neighbours that have changed places. `name` is in lower case.
+pub(crate) fn is_near(name: &str, typed: &str) -> bool {
     let (name, typed) = (name.as_bytes(), typed.to_ascii_lowercase().into_bytes());
     let alike = name.iter().zip(&typed).take_while(|(one, other)| one == other).count();
     let (name, typed) = (&name[alike..], &typed[alike..]);

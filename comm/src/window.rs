@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::{Bells, Endpoint, TransportError};
 
+use crate::describe::beyond;
 use crate::eagerness::Eagerness;
 use crate::header::Header;
 use crate::maker::Maker;
@@ -114,9 +115,9 @@ impl Window {
     ///
     /// [`Error::Invalid`] for a rank that does not exist.
     pub fn size_of(&self, rank: usize) -> Result<WindowSize, Error> {
-        let ranks = self.sizes.len();
         let size = self.sizes.get(rank).copied();
-        size.ok_or_else(|| Error::invalid(format!("a window: rank {rank} of {ranks} ranks")))
+        let beyond = || Error::invalid(format!("a window: rank {}", beyond(rank, self.size())));
+        size.ok_or_else(beyond)
     }
 
     /// Write `data` into the window of `rank` (which may be this one) from byte `offset` on.

@@ -73,6 +73,7 @@ fn a_name_that_no_setting_has_is_told_once_by_whatever_trains() {
         let wanted = "brigade: BRIGADE_TRANSPROT is not a setting of Brigade; ";
         assert_eq!(said.matches(wanted).count(), 1, "{line}: {said}");
         assert_eq!(said.matches("is not a setting").count(), 1, "{line}: {said}");
+        assert!(said.contains(" lists them; did you mean BRIGADE_TRANSPORT?\n"), "{line}: {said}");
     }
 }
 

@@ -11,6 +11,7 @@ use super::DRAWN_BYTES;
 use super::vigil::{Reports, remains};
 use crate::control::frame::{Join, NEVER, Table, Unable, VERSION};
 use crate::control::{Member, RANKS_MAX, Refusal};
+use crate::describe::count_of;
 
 /// How long after a rank has gone it is told: those who go together are told together.
 const SETTLING: Duration = Duration::from_millis(200);
@@ -206,8 +207,12 @@ impl Roster {
     /// The failure of a world that did not come together in time.
     pub(super) fn expired(&self, now: Instant) -> Option<Failure> {
         let due = self.due.filter(|due| due.at <= now)?;
-        let seconds = due.patience.as_secs_f64();
-        let why = format!("waited {seconds:.1} s; {}", self.missing());
+        // A root that had to wait for its place may have had no time left for ranks.
+        let waited = match due.patience {
+            short if short < Duration::from_millis(50) => String::new(),
+            patience => format!("waited {:.1} s; ", patience.as_secs_f64()),
+        };
+        let why = format!("{waited}{}", self.missing());
         Some(Failure { kind: Refusal::RanksMissing, why })
     }
 
@@ -235,8 +240,8 @@ impl Roster {
             let _infallible = write!(text, "; {}", self.excuses());
         }
         if self.strangers > 0 {
-            let _infallible =
-                write!(text, "; {} connection(s) could not prove the job's secret", self.strangers);
+            let strangers = count_of(self.strangers, "connection");
+            let _infallible = write!(text, "; {strangers} could not prove the job's secret");
         }
         if let Some(version) = self.other_version {
             let _infallible = write!(

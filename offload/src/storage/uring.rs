@@ -68,7 +68,8 @@ impl Uring {
         let (mut ring, mode) =
             Ring::new(transfers as u32 + 2).map_err(|e| format!("no io_uring: {e}"))?;
         let memory = match ring.register_arena(arena) {
-            Ok(parts) => format!("memory registered in {parts} part(s)"),
+            Ok(1) => String::from("memory registered in 1 part"),
+            Ok(parts) => format!("memory registered in {parts} parts"),
             Err(e) => format!("memory not registered ({e}; {})", super::sys::memlock()),
         };
         let files = ring.register_file_table(2 * FILES);

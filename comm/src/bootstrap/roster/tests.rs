@@ -133,13 +133,17 @@ fn the_shortest_patience_counts_and_the_missing_are_named() {
     let want = format!(
         "waited 0.5 s; ranks 3, 5, 8-11 of 12 never came; \
          rank 4 (process 4 on h) came and went; \
-         2 connection(s) could not prove the job's secret; \
+         2 connections could not prove the job's secret; \
          a connection that spoke version 3 was turned away, the root's is {VERSION}: \
          have all ranks use one release; \
          the root could not take a connection: Too many open files; \
          this may be the wrong host"
     );
     assert_eq!(failure.why, want);
+    let mut roster = Roster { strangers: 1, ..Roster::default() };
+    roster.seat(Join { patience_ms: 0, ..join(0, 2, 0) }, false, start).unwrap();
+    let want = "rank 1 of 2 never came; 1 connection could not prove the job's secret";
+    assert_eq!(roster.expired(start).unwrap().why, want, "a root that came late waits for nobody");
 }
 
 #[test]
