@@ -7,6 +7,7 @@
 //! Nothing here knows what the ranks compute.
 
 mod news;
+mod quitters;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -16,14 +17,15 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::bootstrap::store::StoreServer;
+use brigade_comm::bootstrap::{Root, UniqueId};
 
 use crate::cores;
 use crate::guard::Guard;
 use crate::relay::{Passed, Relay};
 use crate::sys::{self, Signals};
 use news::News;
+use quitters::Quitters;
 
 /// How long ranks have between SIGTERM and SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(2);
@@ -109,12 +111,13 @@ impl World {
         let guard = Guard::start(self.ranks)?;
         // The ranks meet at a root in this process, which outlives them all.
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (id, _root) = UniqueId::create(Some(loopback)).map_err(io::Error::other)?;
+        let (id, root) = UniqueId::create(Some(loopback)).map_err(io::Error::other)?;
         // And programs that use PyTorch at its store, as under torchrun.
         let store = StoreServer::start(TcpListener::bind((loopback, 0))?)?;
         let relay = Relay::new(self.prefix, self.ranks);
-        let (running, ended, news) = (Vec::new(), Vec::new(), News::default());
-        let mut ranks = Ranks { running, ended, news, asked: None, relay, guard };
+        let (news, quitters) = (News::default(), Quitters::default());
+        let (running, ended) = (Vec::new(), Vec::new());
+        let mut ranks = Ranks { running, ended, root, news, quitters, asked: None, relay, guard };
         for (rank, mut command) in
             self.commands(&id, store.address().port())?.into_iter().enumerate()
         {
@@ -192,8 +195,11 @@ struct Ranks {
     /// Those that have ended, and were not asked how: so their numbers are theirs still, and those
     /// of their groups, in which they may have left somebody.
     ended: Vec<(usize, Child)>,
+    /// Where they come together.
+    root: Root,
     /// How ranks have failed, as far as it is not told yet.
     news: News,
+    quitters: Quitters,
     /// By which signal the ranks were last asked to end.
     asked: Option<i32>,
     relay: Relay,
@@ -236,6 +242,9 @@ impl Ranks {
             }
             if self.running.is_empty() || self.news.due().is_some_and(|due| due <= Instant::now()) {
                 self.tell();
+            }
+            if self.root.awaits_ranks() {
+                self.quitters.tell(Instant::now());
             }
             if self.running.is_empty() {
                 ending = match self.end_of_all(&outcome, ending) {
@@ -292,7 +301,9 @@ impl Ranks {
             match sys::end_of(child.id())? {
                 None => index += 1,
                 Some(status) => {
-                    if !status.success() {
+                    if status.success() {
+                        self.quitters.add(*rank, child.id(), Instant::now());
+                    } else {
                         let is_ours = matches!(ending, Ending::Killed);
                         let killed = is_ours && status.signal() == Some(libc::SIGKILL);
                         let outlasted = self.asked.filter(|_| killed);

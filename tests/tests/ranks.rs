@@ -111,6 +111,28 @@ fn ranks_that_end_alike_are_told_of_in_one_line_and_who_was_killed_by_whom() {
     assert!(last.ends_with(" did not end within 2 s of SIGTERM and was killed"), "{said}");
 }
 
+/// Only where somebody waits is it worth a word.
+#[test]
+fn a_rank_that_ends_well_before_it_has_joined_is_told_of_to_those_who_wait() {
+    let brigade = brigade();
+    let script = format!(
+        "[ $RANK = 1 ] && exit 0; exec {} bench barrier --iters 1 --warmup 1",
+        brigade.display()
+    );
+    let start = || {
+        let mut command = run("-n 2", &script);
+        let output = command.env("BRIGADE_JOIN_TIMEOUT_MS", "5000").output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = start();
+    assert_eq!(code, Some(1), "{said}");
+    let told = " has ended with code 0, and others still wait for all ranks to join\n";
+    assert_eq!(said.matches(told).count(), 1, "{said}");
+    assert!(said.contains("brigade: rank 1 (pid "), "{said}");
+    let alone = run("-n 2", "[ $RANK = 1 ] && exit 0; sleep 3").output().unwrap();
+    assert_eq!((alone.status.code(), text(&alone.stderr)), (Some(0), String::new()));
+}
+
 #[test]
 fn a_program_that_is_not_found_is_told_where_it_was_looked_for() {
     let folder = Folder::new("not-found");

@@ -1,4 +1,4 @@
-//! How whoever runs a root tells it to end, and when it does.
+//! How whoever runs a root tells it to end, and when it does; and sees whether ranks wait there.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,6 +18,8 @@ const STAY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Bell {
     rung: AtomicBool,
+    /// Whether ranks that have come wait for others to come.
+    awaits: AtomicBool,
     mouth: UnixStream,
     ear: UnixStream,
 }
@@ -25,7 +27,8 @@ pub(super) struct Bell {
 impl Bell {
     pub(super) fn new() -> io::Result<Self> {
         let (mouth, ear) = opened(UnixStream::pair)?;
-        Ok(Self { rung: AtomicBool::new(false), mouth, ear })
+        let (rung, awaits) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { rung, awaits, mouth, ear })
     }
 
     pub(super) fn ring(&self) {
@@ -36,6 +39,14 @@ impl Bell {
 
     pub(super) fn has_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_whether_it_awaits(&self, awaits: bool) {
+        self.awaits.store(awaits, Ordering::Relaxed);
+    }
+
+    pub(super) fn awaits(&self) -> bool {
+        self.awaits.load(Ordering::Relaxed)
     }
 
     /// What becomes readable by ringing.

@@ -110,6 +110,8 @@ impl Hub {
         self.look_at_the_clock(Instant::now());
         self.flush();
         self.conns.retain(|conn| !conn.dead);
+        let is_gathering = matches!(self.stage, Stage::Gathering(_));
+        self.bell.note_whether_it_awaits(is_gathering && !self.conns.iter().all(Conn::is_stranger));
         if self.bell.has_rung() && self.may_end(Instant::now()) {
             self.farewell("the root was closed");
             return false;
@@ -232,10 +234,8 @@ impl Hub {
             Ok(rank) => {
                 let complete = roster.complete(&process, nonce);
                 let own = roster.ranks_of(&process);
-                let old = self.conns.iter_mut().find(|conn| conn.rank() == Some(rank));
-                if let Some(old) = old {
-                    old.dead = true;
-                }
+                let old = self.conns.iter_mut().filter(|conn| conn.rank() == Some(rank));
+                old.for_each(|conn| conn.dead = true);
                 if let Err(error) = self.conns[index].sit(rank, silence) {
                     return self.part(index, &error.to_string());
                 }

@@ -69,6 +69,11 @@ impl Root {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Whether ranks that have come wait here for others that have not.
+    pub fn awaits_ranks(&self) -> bool {
+        !self.has_ended() && self.bell.awaits()
+    }
+
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
