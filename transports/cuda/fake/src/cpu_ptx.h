@@ -44,10 +44,10 @@ PTX b64 aligned(b64 at, unsigned bytes) {
     abort();
 }
 
-// A block's shared memory: what its source declares, and behind that what its launch says. A block
-// has one thread of the system.
+// A block's shared memory: what its kernel declares, what several kernels have, and what its launch
+// says. A block has one thread of the system.
 constexpr unsigned SHARED_BYTES = 48 * 1024;
-alignas(128) static thread_local char shared_room[2 * SHARED_BYTES];
+alignas(128) static thread_local char shared_room[3 * SHARED_BYTES];
 
 // Its addresses fit into 32 bits, and registers of so many may have only that part of them.
 PTX b64 of_shared(b64 at) {

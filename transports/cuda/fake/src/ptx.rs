@@ -15,25 +15,28 @@ use text::Text;
 pub(crate) const SOURCES: [&str; 3] =
     [include_str!("ptx.rs"), include_str!("ptx/statement.rs"), include_str!("ptx/operand.rs")];
 
+/// The most shared memory that a kernel may declare; `cpu_ptx.h` has it too.
+const SHARED_BYTES: usize = 48 * 1024;
+
 /// The C++ source of a module, behind `cpu.h`; or what of the module is not understood.
 pub(crate) fn translate(module: &str) -> Result<String, String> {
     let mut source = String::from("#include \"cpu.h\"\n#include \"cpu_ptx.h\"\n");
     let mut text = Text::of(module);
-    let mut shared = 0;
+    // What several kernels use stands by itself, and takes nothing from those that do not.
+    let mut shared = SHARED_BYTES;
     while let Some(word) = text.peek_word() {
         match word {
             ".version" | ".target" | ".address_size" => text.skip_line(),
             ".visible" => text.skip_word(),
-            ".entry" => source.push_str(&kernel(&mut text, shared)?),
+            ".entry" => source.push_str(&kernel(&mut text)?),
             _ => source.push_str(&Statement::of(text.until(';')?)?.variable(&mut shared)?),
         }
     }
     Ok(source)
 }
 
-/// A kernel, and what `kernel.rs` finds by its name. `shared`: bytes of shared memory that all
-/// kernels of the module have.
-fn kernel(text: &mut Text<'_>, shared: usize) -> Result<String, String> {
+/// A kernel, and what `kernel.rs` finds by its name.
+fn kernel(text: &mut Text<'_>) -> Result<String, String> {
     text.skip_word();
     let name = text.until('(')?.trim();
     let parameters = text.until(')')?;
@@ -47,7 +50,7 @@ fn kernel(text: &mut Text<'_>, shared: usize) -> Result<String, String> {
         let _ = writeln!(head, "const b64 {name} = (b64)arguments[{at}];");
         let _ = write!(sizes, "{bytes}, ");
     }
-    let body = body(text, shared)?;
+    let body = body(text)?;
     let count = parameters.len();
     Ok(format!(
         "extern \"C\" void brigade_cpu_call_{name}(void **arguments) {{\n{head}{body}}}\n\
@@ -68,9 +71,9 @@ fn threads(directives: &str) -> Result<u32, String> {
 }
 
 /// What stands between the braces of a kernel, of which the first has been read.
-fn body(text: &mut Text<'_>, mut shared: usize) -> Result<String, String> {
+fn body(text: &mut Text<'_>) -> Result<String, String> {
     let mut lines = String::new();
-    let mut depth = 1;
+    let (mut depth, mut shared) = (1, 0);
     loop {
         match text.peek().ok_or("a kernel has no end")? {
             '{' => {
@@ -81,6 +84,9 @@ fn body(text: &mut Text<'_>, mut shared: usize) -> Result<String, String> {
             '}' => {
                 depth -= 1;
                 text.skip(1);
+                if depth == 0 && shared > SHARED_BYTES {
+                    return Err(format!("a kernel has {shared} bytes of shared memory"));
+                }
                 if depth == 0 {
                     return Ok(lines);
                 }

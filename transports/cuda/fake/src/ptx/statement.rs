@@ -51,19 +51,23 @@ impl<'a> Statement<'a> {
             // As long as the launch says.
             Some("extern") => {
                 let (name, _) = parameter(self.text)?;
-                Ok(format!("#define {name} ((b64)shared_room + SHARED_BYTES)\n"))
+                Ok(format!("#define {name} ((b64)shared_room + 2 * SHARED_BYTES)\n"))
             }
             Some("shared") => {
                 let (name, bytes) = parameter(self.text)?;
-                let at = shared.next_multiple_of(128);
+                let at = shared.next_multiple_of(self.alignment()?);
                 *shared = at + bytes;
-                Ok(format!(
-                    "static_assert({shared} <= SHARED_BYTES);\n\
-                     #define {name} ((b64)shared_room + {at})\n"
-                ))
+                Ok(format!("#define {name} ((b64)shared_room + {at})\n"))
             }
             _ => Err(format!("not understood: {}", self.text)),
         }
+    }
+
+    /// Of a variable: `.align 16`, which all of them say here.
+    fn alignment(&self) -> Result<usize, String> {
+        let number = self.text.split_whitespace().skip_while(|word| *word != ".align").nth(1);
+        let number = number.and_then(|number| number.parse().ok()).filter(|number| *number > 0);
+        number.ok_or_else(|| format!("no alignment: {}", self.text))
     }
 
     /// `.reg .b32 %r<4>` are %r0 to %r3, and `.reg .b32 tmp` is one.
