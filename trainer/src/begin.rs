@@ -1,7 +1,7 @@
 //! From settings to a run that may take its first step: text, model, state, strategy, a table.
 
 use crate::args::Args;
-use crate::checkpoint::{self, Course, Header, Reader, departure};
+use crate::checkpoint::{self, Course, Header, Written, departure};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::kernels::Cpu;
@@ -55,7 +55,7 @@ pub(crate) fn state(
     model: &Gpt,
     world: Option<&Communicator>,
     kept: Option<&Origin>,
-) -> Result<(State, Source, Option<Course>), Error> {
+) -> Result<(State, Source, Option<Written>), Error> {
     let is_first = world.is_none_or(|comm| comm.rank() == 0);
     if let Some(origin) = kept {
         // Every rank will read its own part.
@@ -65,7 +65,8 @@ pub(crate) fn state(
         require_rule(args, &course)?;
         require_steps(args, step)?;
         let state = State { steps: step, scale: loss_scale, ..State::absent() };
-        return Ok((state, Source::Kept(origin.clone()), Some(course)));
+        let written = Written { course, is_checked: true };
+        return Ok((state, Source::Kept(origin.clone()), Some(written)));
     }
     let has_parts = starts_in_parts(args, world.map_or(1, Communicator::size))?;
     let Some(path) = &args.resume else {
@@ -81,19 +82,20 @@ pub(crate) fn state(
     if is_first {
         // Nobody else needs to have the file, or to know that it is one.
         is_file = has_parts && !args.is_pipeline() && !path.is_dir();
-        let (found, course) = match is_file {
+        let (found, written) = match is_file {
             true => {
-                let reader = Reader::open(path, model.layout());
-                let Header { step, course, loss_scale, .. } =
-                    reader.map_err(|error| error.of_flag("--resume"))?.header;
-                (State { steps: step, scale: loss_scale, ..State::absent() }, course)
+                let header = checkpoint::header(path, model.layout());
+                let (Header { step, course, loss_scale, .. }, is_checked) =
+                    header.map_err(|error| error.of_flag("--resume"))?;
+                let state = State { steps: step, scale: loss_scale, ..State::absent() };
+                (state, Written { course, is_checked })
             }
             false => {
                 checkpoint::load(path, model.layout()).map_err(|error| error.of_flag("--resume"))?
             }
         };
-        require_rule(args, &course)?;
-        (state, resumed) = (found, Some(course));
+        require_rule(args, &written.course)?;
+        (state, resumed) = (found, Some(written));
     }
     if let Some(comm) = world {
         is_file = share_start(comm, is_file, &mut state, model.layout())?;
@@ -107,10 +109,11 @@ pub(crate) fn state(
 pub(crate) fn resumed(args: &Args) -> Result<Option<String>, Error> {
     let Some(path) = &args.resume else { return Ok(None) };
     let header = checkpoint::header(path, &Layout::new(args.config()));
-    let Header { step, course, .. } = header.map_err(|error| error.of_flag("--resume"))?;
+    let (Header { step, course, .. }, is_checked) =
+        header.map_err(|error| error.of_flag("--resume"))?;
     require_rule(args, &course)?;
     require_steps(args, step)?;
-    Ok(Some(departed(args, &text(args)?, step, &course)))
+    Ok(Some(departed(args, &text(args)?, step, &Written { course, is_checked })))
 }
 
 /// Whether ranks get their own parts: where all of a tensor is some rank's.
@@ -121,7 +124,7 @@ fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
 }
 
 /// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
-fn departed(args: &Args, text: &Corpus, step: usize, written: &Course) -> String {
+fn departed(args: &Args, text: &Corpus, step: usize, written: &Written) -> String {
     departure(step, written, &Args::former_course(), &args.course(text))
 }
 
@@ -260,7 +263,7 @@ impl<'a> Run<'a> {
         model: &'a Gpt,
         world: Option<&'a Communicator>,
         strategy: Box<dyn Strategy + 'a>,
-        resumed: Option<Course>,
+        resumed: Option<Written>,
         out: &'a mut (dyn Write + Send),
         (corpus, records): (Corpus, Records),
     ) -> Run<'a> {

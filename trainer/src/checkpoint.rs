@@ -2,9 +2,11 @@
 //! and the settings it came by. Samples are drawn by seed and step, so no generator has a state.
 //!
 //! It takes its name when it is whole, so a crash leaves the old file or the new one, and nothing
-//! else. Everything read is checked against the model before a byte of it is used.
+//! else. Everything read is checked against the model and against checksums before a byte of it is
+//! used.
 
 mod read;
+mod sums;
 mod write;
 
 pub(crate) use read::Reader;
@@ -23,9 +25,18 @@ use std::path::Path;
 /// Settings of the run that wrote a checkpoint, by flag.
 pub type Course = BTreeMap<String, String>;
 
+/// What a run that goes on knows of the one that wrote what it goes on from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    /// The settings it came by.
+    pub course: Course,
+    /// Whether there were checksums to hold its numbers against.
+    pub is_checked: bool,
+}
+
 /// What a file says beside its tensors: JSON in a single field, because several would be written in
 /// an order of their own each time, and equal states shall be equal files.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// Steps made; those that f16 skipped count, too.
     pub(crate) step: usize,
@@ -46,11 +57,15 @@ impl Header {
     ///
     /// Errors: `Checkpoint` for what is no header.
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Header, Error> {
-        let wrong = |problem: String| Error::checkpoint(path, problem);
-        let header: Header = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
-        match header.loss_scale.is_some_and(|scale| !scale.is_sound(header.step)) {
-            true => Err(wrong("has a loss scale that no run comes to".to_string())),
-            false => Ok(header),
+        let header: Header = serde_json::from_str(text).map_err(|e| Error::checkpoint(path, e))?;
+        header.check(path).map(|()| header)
+    }
+
+    /// Refuse what no run comes to.
+    fn check(&self, path: &Path) -> Result<(), Error> {
+        match self.loss_scale.is_some_and(|scale| !scale.is_sound(self.step)) {
+            true => Err(Error::checkpoint(path, "has a loss scale that no run comes to")),
+            false => Ok(()),
         }
     }
 
@@ -104,27 +119,30 @@ pub fn probe(path: &Path, layout: &Layout) -> Result<(), Error> {
 }
 
 /// What a file that a `Writer` wrote, or a folder of what a run has kept, says of itself: no
-/// numbers are read.
+/// numbers are read. And whether it has checksums of these.
 ///
 /// Errors: as those of `load`.
-pub(crate) fn header(path: &Path, layout: &Layout) -> Result<Header, Error> {
+pub(crate) fn header(path: &Path, layout: &Layout) -> Result<(Header, bool), Error> {
     if !path.is_dir() {
-        return Ok(Reader::open(path, layout)?.header);
+        let reader = Reader::open(path, layout)?;
+        let is_checked = reader.is_checked();
+        return Ok((reader.header, is_checked));
     }
     let header = Kept::find(path)?.header;
     header.require(layout.config(), path)?;
-    Ok(header)
+    Ok((header, true))
 }
 
-/// Read what a `Writer` wrote, or what a run has kept in a folder, and the settings it came by.
+/// Read what a `Writer` wrote, or what a run has kept in a folder, and what is known of that.
 ///
 /// Errors: `File` or `Offload` if it cannot be read, `Checkpoint` if it is damaged or of another
 /// model.
-pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
+pub fn load(path: &Path, layout: &Layout) -> Result<(State, Written), Error> {
     if path.is_dir() {
         let kept = Kept::find(path)?;
         kept.header.require(layout.config(), path)?;
-        return Ok((kept.state(layout)?, kept.header.course));
+        let state = kept.state(layout)?;
+        return Ok((state, Written { course: kept.header.course, is_checked: true }));
     }
     let mut file = Reader::open(path, layout)?;
     let mut state = State::room(layout);
@@ -132,12 +150,14 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
         file.read(array, 0, state.array_mut(array))?;
     }
     (state.steps, state.scale) = (file.header.step, file.header.loss_scale);
-    Ok((state, file.header.course))
+    let is_checked = file.is_checked();
+    Ok((state, Written { course: file.header.course, is_checked }))
 }
 
 /// Which step a checkpoint brought, and in what this run departs from the one that wrote it, which
-/// went the `former` way in what it says nothing of.
-pub(crate) fn departure(step: usize, written: &Course, former: &Course, now: &Course) -> String {
+/// went the `former` way in what it says nothing of; and whether its numbers are believed unseen.
+pub(crate) fn departure(step: usize, written: &Written, former: &Course, now: &Course) -> String {
+    let Written { course: written, is_checked } = written;
     let mut note = format!("after step {step}");
     for (flag, now) in now {
         let then = written.get(flag).or_else(|| former.get(flag));
@@ -145,6 +165,9 @@ pub(crate) fn departure(step: usize, written: &Course, former: &Course, now: &Co
             let unlike = if note.contains(';') { ", " } else { "; unlike before, " };
             note += &format!("{unlike}{flag} {now} (was {then})");
         }
+    }
+    if !is_checked {
+        note += "; an older version wrote it, without checksums: its numbers cannot be checked";
     }
     note
 }
@@ -166,7 +189,7 @@ mod tests {
         let (step, config, course, loss_scale) =
             (state.steps, *layout.config(), course.clone(), state.scale);
         let header = Header { step, config, course, loss_scale };
-        let file = Writer::create(path, layout, &header).unwrap();
+        let mut file = Writer::create(path, layout, &header).unwrap();
         for array in Array::ALL {
             file.put(array, 0, state.array(array)).unwrap();
         }
@@ -190,7 +213,8 @@ mod tests {
         save(&path, &layout, &written.1, &written.0);
         let read = load(&path, &layout);
         std::fs::remove_file(&path).unwrap();
-        assert!(read.unwrap() == written);
+        let (state, Written { course, is_checked }) = read.unwrap();
+        assert!((state, course) == written && is_checked);
     }
 
     #[test]
@@ -200,15 +224,72 @@ mod tests {
         negative.square[7 * 4] = -1.5;
         save(&path, &layout, &Course::new(), &negative);
         let below = load(&path, &layout).unwrap_err().to_string();
-        save(&path, &layout, &Course::new(), &state(&layout));
-        let mut bytes = std::fs::read(&path).unwrap();
-        let end = bytes.len();
-        bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-        std::fs::write(&path, bytes).unwrap();
-        let none = load(&path, &layout).unwrap_err().to_string();
         std::fs::remove_file(&path).unwrap();
         assert!(below.contains("strange") && below.contains("adam.v/wpe has -1.5"), "{below}");
-        assert!(none.contains("wte has NaN") && !none.contains("adam"), "{none}");
+    }
+
+    /// Whoever finds a byte of a file that may be another without a word has found a fault.
+    #[test]
+    fn a_flipped_bit_is_told_wherever_it_is() {
+        let (layout, path) = (layout(1), file("flipped"));
+        save(&path, &layout, &Course::from([("--seed".into(), "7".into())]), &state(&layout));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let data = bytes.len() - 12 * layout.len();
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            load(&path, &layout)
+        };
+        let whole = read(&bytes).unwrap();
+        let mut told = Vec::new();
+        for at in (0..data).step_by(11).chain((data..bytes.len()).step_by(17)) {
+            bytes[at] ^= 1 << (at % 8);
+            match read(&bytes) {
+                Err(refused) => told.push((at, refused.to_string())),
+                // A space between words may be a tab, and an escape may be written in two ways.
+                Ok(same) => assert!(at < data && same == whole, "byte {at}"),
+            }
+            bytes[at] ^= 1 << (at % 8);
+        }
+        let mut several = bytes.clone();
+        several[data..data + 64].iter_mut().step_by(4).for_each(|byte| *byte ^= 1);
+        told.push((data, read(&several).unwrap_err().to_string()));
+        std::fs::remove_file(&path).unwrap();
+        for (at, refused) in told.iter().filter(|(at, _)| *at >= data) {
+            let is_named = layout.tensors().iter().any(|tensor| refused.contains(&tensor.name));
+            assert!(is_named && refused.contains("take an earlier"), "byte {at}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_the_first_format_is_read_and_said_to_be_unchecked() {
+        let (layout, path) = (layout(1), file("first-format"));
+        let written = state(&layout);
+        save(&path, &layout, &Course::new(), &written);
+        let bytes = std::fs::read(&path).unwrap();
+        let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        let text = metadata.metadata().as_ref().unwrap()[HEADER].clone();
+        let sealed = [",\"format\":2", ",\"sums\":\""].map(|key| text.find(key).unwrap());
+        let first = format!("{}}}", &text[..sealed[0]]);
+        let later = text.replace("\"format\":2", "\"format\":3");
+        let read = |text: &str| {
+            let infos = metadata.offset_keys().into_iter();
+            let infos = infos.map(|name| (name.clone(), metadata.info(&name).unwrap().clone()));
+            let fields = [(HEADER.to_string(), text.to_string())].into();
+            let metadata = safetensors::tensor::Metadata::new(Some(fields), infos.collect());
+            let head = serde_json::to_vec(&metadata.unwrap()).unwrap();
+            let data = &bytes[bytes.len() - 12 * layout.len()..];
+            let file = [&(head.len() as u64).to_le_bytes(), &head[..], data].concat();
+            std::fs::write(&path, file).unwrap();
+            load(&path, &layout)
+        };
+        let (old, late) = (read(&first), read(&later));
+        std::fs::remove_file(&path).unwrap();
+        let (read, known) = old.unwrap();
+        assert!(read == written && !known.is_checked);
+        let told = departure(3, &known, &Course::new(), &Course::new());
+        assert!(told.ends_with("without checksums: its numbers cannot be checked"), "{told}");
+        let refused = late.unwrap_err().to_string();
+        assert!(refused.contains("is of format 3, which a later version"), "{refused}");
     }
 
     #[test]
@@ -246,8 +327,9 @@ mod tests {
         };
         let written = course([("--batch", "8"), ("--lr", "0.001"), ("--seed", "1")]);
         let former = Course::from([("--clip".to_string(), "none".to_string())]);
+        let written = Written { course: written, is_checked: true };
         let departure = |now: &Course| departure(5, &written, &former, now);
-        assert_eq!(departure(&written), "after step 5");
+        assert_eq!(departure(&written.course), "after step 5");
         let clips = course([("--batch", "8"), ("--clip", "1"), ("--lr", "0.001")]);
         assert_eq!(departure(&clips), "after step 5; unlike before, --clip 1 (was none)");
         let now = course([("--batch", "8"), ("--lr", "0.002"), ("--seed", "7")]);

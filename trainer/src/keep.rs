@@ -228,9 +228,9 @@ impl Run<'_> {
         let Some(path) = &self.args.checkpoint else { return Ok(()) };
         let (layout, header) = (self.model.layout(), self.header());
         let file = self.is_first.then(|| Writer::create(path, layout, &header));
-        let file = file.transpose()?;
+        let mut file = file.transpose()?;
         self.strategy.tell(true, &mut |array, first, values| {
-            file.as_ref().map_or(Ok(()), |file| file.put(array, first, values))
+            file.as_mut().map_or(Ok(()), |file| file.put(array, first, values))
         })?;
         file.map_or(Ok(()), Writer::finish)
     }

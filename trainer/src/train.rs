@@ -3,7 +3,7 @@
 use crate::agree;
 use crate::args::Args;
 use crate::begin;
-use crate::checkpoint::Course;
+use crate::checkpoint::Written;
 use crate::data::Corpus;
 use crate::ending::Ending;
 use crate::error::Error;
@@ -172,8 +172,8 @@ pub(crate) struct Run<'a> {
     pub(crate) peak_bytes: u64,
     /// The most until it had its strategy.
     pub(crate) start_bytes: u64,
-    /// Settings of the run that wrote the checkpoint this one goes on from.
-    pub(crate) resumed: Option<Course>,
+    /// What is known of the checkpoint that this one goes on from.
+    pub(crate) resumed: Option<Written>,
     pub(crate) report: Report<'a>,
     pub(crate) records: Records,
 }

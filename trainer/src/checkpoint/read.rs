@@ -1,10 +1,12 @@
 //! A checkpoint of which any numbers are read without the rest.
 
+use super::sums::{BLOCK_BYTES, Sums, damaged, unseal};
 use super::{HEADER, Header, strange};
 use crate::error::Error;
 use crate::intake;
 use crate::layout::Layout;
 use crate::state::Array;
+use brigade_offload::layout::checksum;
 use safetensors::tensor::{Dtype, Metadata};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,8 +22,12 @@ pub(crate) struct Reader<'l> {
     file: File,
     /// What it says of itself.
     pub(crate) header: Header,
+    /// Files of the first format have none.
+    sums: Option<Sums>,
     /// Where each tensor of each array begins. \[bytes\]
     places: [Vec<u64>; 3],
+    /// The block that was read last, and which that is: array, tensor, number.
+    block: (Vec<u8>, Option<(Array, usize, usize)>),
 }
 
 impl<'l> Reader<'l> {
@@ -53,8 +59,7 @@ impl<'l> Reader<'l> {
         }
         let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
         let header = header.ok_or_else(|| wrong("was not written by `brigade train`".to_string()));
-        let header = Header::parse(header?, path)?;
-        header.require(layout.config(), path)?;
+        let (header, sums) = unseal(header?, path, layout)?;
         let mut places = [(); 3].map(|()| Vec::new());
         for (array, places) in Array::ALL.into_iter().zip(&mut places) {
             for tensor in layout.tensors() {
@@ -67,40 +72,74 @@ impl<'l> Reader<'l> {
                 places.push(8 + size + info.data_offsets.0 as u64);
             }
         }
-        Ok(Reader { layout, path: path.to_owned(), file, header, places })
+        let (path, block) = (path.to_owned(), (Vec::new(), None));
+        Ok(Reader { layout, path, file, header, sums, places, block })
+    }
+
+    /// Whether it has checksums: then no number is read that was not written.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.sums.is_some()
     }
 
     /// Numbers of an array, from one of them on.
     ///
-    /// Errors: `File`; `Checkpoint` for numbers that no run comes to.
+    /// Errors: `File`; `Checkpoint` for what is not what was written, and for numbers that no run
+    /// comes to.
     pub(crate) fn read(
         &mut self,
         array: Array,
         first: usize,
         values: &mut [f32],
     ) -> Result<(), Error> {
-        let end = first + values.len();
-        for (tensor, place) in self.layout.tensors().iter().zip(&self.places[array as usize]) {
+        let (layout, end) = (self.layout, first + values.len());
+        for (at, tensor) in layout.tensors().iter().enumerate() {
             let (from, to) = (tensor.range.start.max(first), tensor.range.end.min(end));
             if from >= to {
                 continue;
             }
-            let place = place + 4 * (from - tensor.range.start) as u64;
-            let mut bytes = vec![0; 4 * (to - from)];
-            let found = self.file.seek(SeekFrom::Start(place));
-            let read = found.and_then(|_| self.file.read_exact(&mut bytes));
-            read.map_err(Error::file("read", &self.path))?;
-            let places = values[from - first..].iter_mut();
-            for (value, bytes) in places.zip(bytes.as_chunks::<4>().0) {
-                *value = f32::from_le_bytes(*bytes);
+            let values = &mut values[from - first..to - first];
+            let whole = 4 * tensor.range.len();
+            let (mut byte, mut done) = (4 * (from - tensor.range.start), 0);
+            while done < values.len() {
+                let bytes =
+                    &self.block(array, at, byte / BLOCK_BYTES, whole)?[byte % BLOCK_BYTES..];
+                for (value, bytes) in values[done..].iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+                (byte, done) = (byte + bytes.len(), done + bytes.len() / 4);
             }
-            let values = &values[from - first..to - first];
             if let Some(strange) = strange(array, values) {
-                let (prefix, name) = (array.prefix(), &tensor.name);
-                let problem = format!("damaged: {prefix}{name} has {strange:?}");
-                return Err(Error::checkpoint(&self.path, problem));
+                let what = format!("{}{}", array.prefix(), tensor.name);
+                return Err(damaged(&self.path, &what, &format!("has {strange:?}")));
             }
         }
         Ok(())
+    }
+
+    /// A block of a tensor of `whole` bytes, which is what was written if that can be told.
+    fn block(
+        &mut self,
+        array: Array,
+        at: usize,
+        number: usize,
+        whole: usize,
+    ) -> Result<&[u8], Error> {
+        let Reader { layout, path, file, sums, places, block: (room, last), .. } = self;
+        if *last == Some((array, at, number)) {
+            return Ok(room);
+        }
+        let first = number * BLOCK_BYTES;
+        *last = None;
+        room.resize(BLOCK_BYTES.min(whole - first), 0);
+        let found = file.seek(SeekFrom::Start(places[array as usize][at] + first as u64));
+        let read = found.and_then(|_| file.read_exact(room));
+        read.map_err(Error::file("read", path))?;
+        if sums.as_ref().is_some_and(|sums| sums.of(array, at, number) != checksum(room).0) {
+            let what = format!("{}{}", array.prefix(), layout.tensors()[at].name);
+            let how = "is not what was written: its checksum is another";
+            return Err(damaged(path, &what, how));
+        }
+        *last = Some((array, at, number));
+        Ok(room)
     }
 }

@@ -1,5 +1,6 @@
 //! A checkpoint that comes into being piece by piece: nobody has all of it in memory.
 
+use super::sums::{Piece, Sums, seal};
 use super::{HEADER, Header};
 use crate::error::Error;
 use crate::layout::Layout;
@@ -16,6 +17,11 @@ pub(crate) struct Writer<'l> {
     layout: &'l Layout,
     path: PathBuf,
     file: Partial,
+    header: Header,
+    /// Everything that the format itself says, and how long that is. \[bytes\]
+    infos: Vec<(String, TensorInfo)>,
+    text_bytes: usize,
+    sums: Sums,
     /// Where each tensor of each array begins. \[bytes\]
     places: [Vec<u64>; 3],
 }
@@ -48,37 +54,34 @@ impl<'l> Writer<'l> {
             let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (first, end) };
             infos.push((name, info));
         }
-        let metadata = HashMap::from([(HEADER.to_string(), header.text())]);
-        let metadata = Metadata::new(Some(metadata), infos);
-        let metadata = metadata.map_err(|problem| Error::checkpoint(path, problem))?;
-        let mut text = serde_json::to_vec(&metadata).expect("metadata is names and numbers");
-        let len = text.len().next_multiple_of(8);
-        text.resize(len, b' ');
-        let start = 8 + len as u64;
+        let sums = Sums::of_zeros(layout);
+        let text = text(path, header, &sums, &infos)?;
+        let start = 8 + text.len() as u64;
         places.iter_mut().flatten().for_each(|place| *place += start);
         let failed = Error::file("write", path);
         let file = Partial::create(path).map_err(failed)?;
-        let writer = Writer { layout, path: path.to_owned(), file, places };
+        let (path, header, text_bytes) = (path.to_owned(), header.clone(), text.len());
+        let writer = Writer { layout, path, file, header, infos, text_bytes, sums, places };
         writer.file(|mut file| {
             file.set_len(start + end as u64)?;
-            file.write_all(&(len as u64).to_le_bytes())?;
+            file.write_all(&(text.len() as u64).to_le_bytes())?;
             file.write_all(&text)
         })?;
         Ok(writer)
     }
 
-    /// Numbers of an array, from one of them on.
+    /// Numbers of an array, from one of them on; each comes once.
     ///
     /// Errors: `File`; `Checkpoint` for what is no number any more, which would take the place of
     /// what another run could go on from.
-    pub(crate) fn put(&self, array: Array, first: usize, values: &[f32]) -> Result<(), Error> {
+    pub(crate) fn put(&mut self, array: Array, first: usize, values: &[f32]) -> Result<(), Error> {
         let end = first + values.len();
         let layout = self.layout;
         for (at, tensor) in layout.tensors().iter().enumerate() {
             let (from, to) = (tensor.range.start.max(first), tensor.range.end.min(end));
             if from < to {
-                let place =
-                    self.places[array as usize][at] + 4 * (from - tensor.range.start) as u64;
+                let (inside, whole) = (4 * (from - tensor.range.start), 4 * tensor.range.len());
+                let place = self.places[array as usize][at] + inside as u64;
                 let values = &values[from - first..to - first];
                 if let Some(lost) = values.iter().find(|value| !value.is_finite()) {
                     let problem = format!(
@@ -93,19 +96,41 @@ impl<'l> Writer<'l> {
                     file.seek(SeekFrom::Start(place))?;
                     file.write_all(&bytes)
                 })?;
+                self.sums.put((array, at), whole, Piece { first: inside, bytes: &bytes });
             }
         }
         Ok(())
     }
 
-    /// It has all of them: have it reach the disk, then take its name.
+    /// It has all of them: have it reach the disk, with the checksums, then take its name.
     pub(crate) fn finish(self) -> Result<(), Error> {
+        let text = text(&self.path, &self.header, &self.sums, &self.infos)?;
+        assert_eq!(text.len(), self.text_bytes, "sums are as long whatever they are");
+        self.file(|mut file| {
+            file.seek(SeekFrom::Start(8))?;
+            file.write_all(&text)
+        })?;
         self.file.finish().map_err(Error::file("write", &self.path))
     }
 
     fn file(&self, act: impl FnOnce(&File) -> std::io::Result<()>) -> Result<(), Error> {
         act(self.file.file()).map_err(Error::file("write", &self.path))
     }
+}
+
+/// What the file begins with, after the length of that.
+fn text(
+    path: &Path,
+    header: &Header,
+    sums: &Sums,
+    infos: &[(String, TensorInfo)],
+) -> Result<Vec<u8>, Error> {
+    let metadata = HashMap::from([(HEADER.to_string(), seal(header.clone(), sums))]);
+    let metadata = Metadata::new(Some(metadata), infos.to_vec());
+    let metadata = metadata.map_err(|problem| Error::checkpoint(path, problem))?;
+    let mut text = serde_json::to_vec(&metadata).expect("metadata is names and numbers");
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -123,7 +148,7 @@ mod tests {
         let header = Header { step: 3, config, course: Course::new(), loss_scale: None };
         let values: Vec<f32> = (0..layout.len()).map(|i| (i as f32 * 0.7).sin()).collect();
         let path = std::env::temp_dir().join(format!("brigade-pieces-{}", std::process::id()));
-        let writer = Writer::create(&path, &layout, &header).unwrap();
+        let mut writer = Writer::create(&path, &layout, &header).unwrap();
         for part in [4, 1, 0, 3, 2] {
             let edge = |part: usize| layout.len() * part / 5;
             for array in Array::ALL {
@@ -141,7 +166,13 @@ mod tests {
             let bytes = &little[4 * tensor.range.start..4 * tensor.range.end];
             (name, TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).unwrap())
         });
-        let metadata = HashMap::from([(HEADER.to_string(), header.text())]);
+        let mut sums = Sums::of_zeros(&layout);
+        for (at, tensor) in layout.tensors().iter().enumerate() {
+            let bytes = &little[4 * tensor.range.start..4 * tensor.range.end];
+            let put = |array| sums.put((array, at), bytes.len(), Piece { first: 0, bytes });
+            Array::ALL.into_iter().for_each(put);
+        }
+        let metadata = HashMap::from([(HEADER.to_string(), seal(header, &sums))]);
         let want = serialize(views, Some(metadata)).unwrap();
         SafeTensors::deserialize(&want).unwrap();
         assert!(bytes.unwrap() == want, "the same bytes");
@@ -157,11 +188,11 @@ mod tests {
             std::env::temp_dir().join(format!("brigade-unfinished-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("checkpoint");
-        let writer = Writer::create(&path, &layout, &header).unwrap();
+        let mut writer = Writer::create(&path, &layout, &header).unwrap();
         writer.put(Array::Params, 0, &[1.0]).unwrap();
         drop(writer);
         for lost in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let writer = Writer::create(&path, &layout, &header).unwrap();
+            let mut writer = Writer::create(&path, &layout, &header).unwrap();
             let refused = writer.put(Array::Square, 7 * 4, &[1.0, lost]).unwrap_err().to_string();
             assert!(refused.contains("adam.v/wpe would be "), "{refused}");
         }

@@ -135,7 +135,7 @@ mod tests {
             Config { vocab: 7, context: 5, layers: 1, heads: 2, width: 4, experts: 0, top: 0 };
         let (layout, nothing) = (Layout::new(config), State::absent());
         let header = Header { step: 5, config, course: Course::new(), loss_scale: None };
-        let file = Writer::create(&path, &layout, &header).unwrap();
+        let mut file = Writer::create(&path, &layout, &header).unwrap();
         let numbers = vec![0.5; layout.len()];
         Array::ALL.into_iter().for_each(|array| file.put(array, 0, &numbers).unwrap());
         file.finish().unwrap();
