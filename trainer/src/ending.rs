@@ -33,7 +33,8 @@ impl<'a> Ending<'a> {
     /// same.
     pub(crate) fn tell_early(&mut self, error: Error) -> Error {
         match error {
-            Error::Diverged { .. } | Error::Overflown { .. } => error,
+            Error::Diverged { .. } | Error::DivergedBefore { .. } => error,
+            Error::Overflown { .. } => error,
             error => self.tell(error),
         }
     }

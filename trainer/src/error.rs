@@ -90,6 +90,17 @@ pub enum Error {
         /// What it was.
         loss: f64,
     },
+    /// The same of the first step of a run that goes on: nothing that it was told made it so.
+    #[error(
+        "loss is {loss} at step {step}, the first after the checkpoint, whose parameters give it: \
+         go on from an earlier one"
+    )]
+    DivergedBefore {
+        /// The step that produced it.
+        step: usize,
+        /// What it was.
+        loss: f64,
+    },
     /// Gradients do not fit f16 even as they are, in two steps running: nothing is updated.
     #[error(
         "a gradient overflows f16 at step {step}, and at the one before, with a loss scale of 1, \

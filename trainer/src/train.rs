@@ -55,10 +55,10 @@ pub struct Outcome {
 /// is given to `say`, once and before what the rank has goes, which may take long.
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
-/// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number
-/// any more, `Overflown` if gradients are none of f16 any more; `OnTheWay` around what would be a
-/// refusal before the first step. Whatever ends this rank ends the others too, with its reason; of
-/// those that find the same all but the first have `Told`.
+/// for files; `Output` if `out` does not take what is printed; `Diverged` or `DivergedBefore` if
+/// the loss is no number any more, `Overflown` if gradients are none of f16 any more; `OnTheWay`
+/// around what would be a refusal before the first step. Whatever ends this rank ends the others
+/// too, with its reason; of those that find the same all but the first have `Told`.
 pub fn train(
     args: &Args,
     world: Option<Communicator>,
@@ -228,7 +228,7 @@ impl Run<'_> {
             waited_ms.push(record.exposed_ms);
             formula_bytes += record.formula_bytes;
             if !record.loss.is_finite() {
-                return Err(Error::Diverged { step: record.step, loss: record.loss });
+                return Err(self.diverged(&record, losses.len() == 1));
             }
             // One batch may be odd; where two of them are, hardly another one will be different.
             let is_over = record.is_skipped && record.loss_scale <= 1.0;
@@ -271,6 +271,15 @@ impl Run<'_> {
             ranks,
             exposed_ms,
         })
+    }
+
+    /// The end of a run whose loss is none; that of the `first` step is one of what it began with.
+    fn diverged(&self, record: &StepRecord, first: bool) -> Error {
+        let StepRecord { step, loss, .. } = *record;
+        match first && self.args.resume.is_some() {
+            true => Error::DivergedBefore { step, loss },
+            false => Error::Diverged { step, loss },
+        }
     }
 
     /// What this rank's threads pack matrices into, where the host computes.

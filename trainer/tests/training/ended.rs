@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use brigade_comm::Error as CommError;
 use brigade_trainer::{Error, give_up};
 
-use crate::world::{Folder, args, spread};
+use crate::world::{Folder, args, spread, train};
 
 /// How many files of this folder this process has open, with a name or without.
 fn open_in(folder: &Path) -> usize {
@@ -73,4 +73,16 @@ fn ranks_come_to_the_same_whoever_was_first() {
         assert!(!error.is_refusal(), "{error}");
         assert!(error.to_string().contains("try a smaller --lr"), "{error}");
     }
+}
+
+/// What a run goes on with has no part in the first loss that it finds.
+#[test]
+fn a_loss_that_is_none_right_after_a_resume_is_the_checkpoints() {
+    let folder = Folder::new();
+    let (saved, beginning) = (folder.file("saved"), args("--steps 4 --stop-at 1 --lr 1e30"));
+    train(&brigade_trainer::Args { checkpoint: saved.clone(), ..beginning }, None).unwrap();
+    let next = brigade_trainer::Args { resume: saved, ..args("--steps 4") };
+    let said = train(&next, None).unwrap_err().to_string();
+    assert!(said.contains("at step 2, the first after the checkpoint"), "{said}");
+    assert!(said.contains("go on from an earlier one") && !said.contains("--lr"), "{said}");
 }
