@@ -4,7 +4,7 @@
 use crate::args::Args;
 use crate::checkpoint::{Header, Writer};
 use crate::error::Error;
-use crate::offload::{Kept, Offload, Origin, Tier, is_same_folder};
+use crate::offload::{self, Kept, Offload, Origin, Tier, is_same_folder};
 use crate::parallel::{Axis, Stage, Ways};
 use crate::precision::Precision;
 use crate::train::Run;
@@ -117,6 +117,8 @@ impl Args {
         if self.keeps_in_place() {
             return Ok(());
         }
+        // Nobody is to remove, or to go on from, what another run still writes.
+        offload::refuse_writers(folder)?;
         let name = folder.display();
         let what = match Kept::look(folder) {
             Ok(None) => return Ok(()),

@@ -14,7 +14,7 @@ mod disk;
 mod inputs;
 
 pub use disk::Origin;
-pub(crate) use disk::{Disk, Kept, Unit, overtaken, pass};
+pub(crate) use disk::{Disk, Kept, Unit, overtaken, pass, refuse_writers};
 pub(crate) use inputs::{Inputs, Scope};
 
 use crate::error::Error;

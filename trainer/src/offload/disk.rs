@@ -14,7 +14,7 @@ mod sizes;
 
 pub use kept::Origin;
 use kept::Unfinished;
-pub(crate) use kept::{Kept, overtaken};
+pub(crate) use kept::{Kept, overtaken, refuse_writers};
 pub(crate) use pass::pass;
 use sizes::{Span, sizes, spans};
 

@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::offload::{arena, is_same_folder};
 use crate::state::{Array, State};
 use brigade_offload::layout::{Directory, Dtype, Tensor};
-use brigade_offload::storage::{File, Settings, Storage};
+use brigade_offload::storage::{File, Settings, Storage, StorageError};
 use brigade_offload::store::{Carrier, Checkpoint, StateFile, StoreError, Which, rank_paths};
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -202,6 +202,30 @@ impl Kept {
         }
         Ok(state)
     }
+}
+
+/// Refuse a folder of files while a process that lives writes to one of them. Nothing is owned here
+/// for that, so that ranks may look at the same time.
+///
+/// Errors: `Offload`, which names the file and its writer.
+pub(crate) fn refuse_writers(folder: &Path) -> Result<(), Error> {
+    let arena = arena(None, ARENA_BYTES)?;
+    let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
+    let entries = std::fs::read_dir(folder).map_err(Error::file("read", folder))?;
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        if !name.is_some_and(|name| name.starts_with("rank-") && name.ends_with(".brigade")) {
+            continue;
+        }
+        // What cannot be opened is told of by who reads it.
+        let Ok(file) = storage.open(&path) else { continue };
+        let lives = |owner: &u32| Path::new(&format!("/proc/{owner}")).exists();
+        if let Some(owner) = storage.owner(&file).filter(lives) {
+            let owned = StorageError::Owned { path: path.into(), owner: Some(owner) };
+            return Err(Error::offload(owned));
+        }
+    }
+    Ok(())
 }
 
 /// What was found is not there any more: nobody may go on from what is, without a look at it.
