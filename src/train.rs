@@ -8,7 +8,7 @@ use brigade_comm::launch::Launch;
 use brigade_comm::transports::transports;
 use brigade_comm::{Communicator, Error, Settings};
 use brigade_offload::storage::abandon;
-use brigade_trainer::Args;
+use brigade_trainer::{Args, Before};
 
 use crate::transports::probe;
 use crate::{interrupt, outputs, run, terminal};
@@ -32,16 +32,34 @@ pub(crate) fn train(args: &Args) -> ExitCode {
         say(why);
         return ExitCode::from(2);
     }
+    let before = Before::of(args);
     if args.ranks > 1 {
-        return run::run_self(args.ranks);
+        let code = run::run_self(args.ranks);
+        tell_saved(code, args, &before);
+        return code;
     }
     // Nobody else would say what ended it.
-    let stopped = |signal| terminal::say_stopped("brigade train", signal);
+    let (own, then) = (args.clone(), Before::of(args));
+    let stopped = move |signal| {
+        terminal::say_stopped("brigade train", signal);
+        then.told(&own).into_iter().for_each(say);
+    };
     if let Err(error) = interrupt::take_along(abandon, stopped) {
         say(error);
         return ExitCode::FAILURE;
     }
-    end(brigade_trainer::train(args, None, &mut stdout(), &mut |error| tell(error, "")))
+    let code = end(brigade_trainer::train(args, None, &mut stdout(), &mut |error| tell(error, "")));
+    tell_saved(code, args, &before);
+    code
+}
+
+/// Tell what a training that has failed or was stopped leaves, if it was to leave something: not of
+/// one that never began, nor where nobody reads on.
+fn tell_saved(code: ExitCode, args: &Args, before: &Before) {
+    let unread = ExitCode::from(128 + libc::SIGPIPE as u8);
+    if ![ExitCode::SUCCESS, ExitCode::from(2), unread].contains(&code) {
+        before.told(args).into_iter().for_each(say);
+    }
 }
 
 /// Print what a run would need, once, also where a launcher started many of us.

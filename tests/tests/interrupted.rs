@@ -122,6 +122,57 @@ fn a_training_says_by_what_it_was_ended_once_however_many_ranks_there_are() {
     }
 }
 
+/// A rank that this launcher has started, which also has a guard.
+fn rank_of(launcher: &str) -> String {
+    let list = format!("/proc/{launcher}/task/{launcher}/children");
+    let children = std::fs::read_to_string(list).unwrap();
+    let is_rank = |child: &&str| {
+        let variables = std::fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        text(&variables).contains("BRIGADE_RANK=")
+    };
+    children.split_whitespace().find(is_rank).unwrap().to_string()
+}
+
+/// What a training says that is ended by a signal to itself, or to one of its ranks, once there is
+/// `file` in the folder.
+fn said_by_training(flags: &str, file: Option<&str>, (name, to_rank): (&str, bool)) -> String {
+    let folder = Folder::new(&format!("saved-{name}-{}", flags.len()));
+    let line = SHORT.replace("--ranks 1", "--steps 1000000").replace("--batch 1", "--batch 2");
+    let line = format!("{line} {}", flags.replace("NEW", &folder.0.display().to_string()));
+    let mut child = Running::start(told(&line).stderr(Stdio::piped())).unwrap();
+    wait_for_words(&mut child);
+    let mut printed = child.0.stdout.take().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut printed, &mut std::io::sink()));
+    if let Some(file) = file {
+        wait_until(&mut child, || folder.0.join(file).exists());
+    }
+    let process = child.0.id().to_string();
+    let to = if to_rank { rank_of(&process) } else { process };
+    let mut errors = child.0.stderr.take().unwrap();
+    assert!(Command::new("kill").args(["-s", name, &to]).status().unwrap().success());
+    let said = std::io::read_to_string(&mut errors).unwrap();
+    said.replace(&folder.0.display().to_string(), "NEW")
+}
+
+#[test]
+fn a_training_that_is_ended_says_what_it_leaves_and_how_to_go_on() {
+    let (every, end) = ("--checkpoint NEW/a.gpt --checkpoint-every 3", "--checkpoint NEW/a.gpt");
+    for ranks in ["--ranks 1", "--ranks 2"] {
+        let said = said_by_training(&format!("{ranks} {every}"), Some("a.gpt"), ("INT", false));
+        let told = said.lines().find_map(|line| line.strip_prefix("brigade train: NEW/a.gpt has "));
+        let told = told.unwrap_or_else(|| panic!("{ranks}: {said}"));
+        let (step, rest) = told.strip_prefix("step ").unwrap().split_once(':').unwrap();
+        assert!(step.parse::<usize>().unwrap() % 3 == 0, "{told}");
+        assert_eq!(rest, " --resume NEW/a.gpt goes on from there");
+        let said = said_by_training(&format!("{ranks} {end}"), None, ("TERM", false));
+        assert!(said.contains("nothing was saved: NEW/a.gpt is written at the end;"), "{said}");
+        let said = said_by_training(ranks, None, ("INT", false));
+        assert!(!said.contains("saved") && said.lines().count() == 1, "{said}");
+    }
+    let said = said_by_training(&format!("--ranks 2 {every}"), Some("a.gpt"), ("KILL", true));
+    assert!(said.contains("brigade train: NEW/a.gpt has step "), "{said}");
+}
+
 /// What takes the place of fio: it tells how long the file is that it is given, and its own number,
 /// and goes on.
 const FIO: &str = "#!/bin/sh
