@@ -1,6 +1,9 @@
 //! How far a measurement is, for whoever looks at the terminal meanwhile.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use crate::size;
 
 /// Which round it is, on a terminal: a table may take a minute.
 pub(crate) struct Progress {
@@ -20,6 +23,13 @@ impl Progress {
 
     pub(crate) fn round(&self, round: usize) {
         self.show(&format!("{}: round {} of {}", self.what, round + 1, self.rounds));
+    }
+
+    /// A round is done, and all that follows it takes so long.
+    pub(crate) fn after(&self, round: usize, left: Option<Duration>) {
+        let left = left.map_or_else(String::new, |left| format!(", {} left", size::time(left)));
+        let next = (round + 2).min(self.rounds as usize);
+        self.show(&format!("{}: round {next} of {}{left}", self.what, self.rounds));
     }
 }
 

@@ -1,4 +1,7 @@
-//! Sizes as people write them: `8`, `64K`, `1.5M`, `4GiB`, in powers of 1024.
+//! Sizes as people write them: `8`, `64K`, `1.5M`, `4GiB`, in powers of 1024; and times as they
+//! read them.
+
+use std::time::Duration;
 
 /// Bytes from text such as `4M`.
 pub fn parse(text: &str) -> Result<usize, String> {
@@ -38,6 +41,17 @@ pub fn ranks(count: usize) -> String {
     if count == 1 { String::from("1 rank") } else { format!("{count} ranks") }
 }
 
+/// About how long something takes: `41 s`, `3 min`, `1 h 34 min`.
+pub fn time(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    let minutes = (seconds + 30) / 60;
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        _ if minutes < 100 => format!("{minutes} min"),
+        _ => format!("{} h {} min", minutes / 60, minutes % 60),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +80,13 @@ mod tests {
     fn in_sentences_sizes_have_units() {
         assert_eq!([0, 8, 1 << 16, 3 << 30].map(words), ["0 B", "8 B", "64 KiB", "3 GiB"]);
         assert_eq!(words(1000), "1000 B");
+    }
+
+    #[test]
+    fn times_have_the_units_that_one_counts_in() {
+        let of = |seconds| time(Duration::from_millis(seconds * 1000 + 400));
+        assert_eq!([0, 99, 100, 5641].map(of), ["0 s", "99 s", "2 min", "94 min"]);
+        assert_eq!([6000, 45_296].map(of), ["1 h 40 min", "12 h 35 min"]);
     }
 
     #[test]

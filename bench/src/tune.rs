@@ -1,25 +1,25 @@
 //! Which algorithm is the fastest at which size: every one is timed in a communicator of its own,
 //! all of them in turn, several times over.
 
+mod pace;
+mod report;
 mod rounds;
 
 use std::path::PathBuf;
 
-use brigade_comm::{Communicator, Rule, Tuning};
-use brigade_offload::storage::write_whole;
+use brigade_comm::Communicator;
 use brigade_schedule::Algorithm;
 use clap::ValueEnum;
 
 use crate::args::{Args, Sweep};
-use crate::failure::{Failure, cannot_write, give_up};
+use crate::failure::{Failure, give_up};
 use crate::kind::{Case, Kind};
 use crate::measure::{Bench, Method, going_by};
 use crate::progress::Progress;
 use crate::session::Verdict;
-use crate::size;
-use crate::sys::processor;
-use crate::table::{self, print};
-use rounds::{Timed, enough, rules};
+use pace::Pace;
+use report::Report;
+use rounds::{Timed, enough};
 
 /// What is tuned unless some are named.
 const KINDS: [Kind; 8] = [
@@ -50,11 +50,15 @@ the machines and the transport that they were measured on: tune again where thos
 size has what is nearer to it than to the next; calls longer than that go as without rules, so
 tune up to what you call (-e).
 
+How long it takes is told after the first round. FILE is written after each collective, with the
+rules found until then: whoever interrupts the command has those.
+
 What is chosen without rules stays, unless another algorithm is known to be faster: by 3 % in the
 medians, and in so many rounds (column `won`) as a coin would win less than once in a hundred times,
 which is all of 7 to 10, 10 of 11, 16 of 20. Of those that are, the fastest is taken. Where none is,
 but one seems so, `?` stands behind it, and it gets no rule: on a busy machine that may be
-everywhere. More --rounds or a quieter machine would tell.
+everywhere. More --rounds or a quieter machine would tell. `ratio` is how many times as long the
+choice without rules took as the fastest.
 
 Without a launcher's environment this command starts the ranks itself; under a launcher (brigade
 run, torchrun, mpirun, srun) it is one rank of the world that the launcher made.
@@ -144,36 +148,48 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     let cases = cases.map_err(Failure::Usage)?;
     let method = Method::quick(args.iters);
     let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
-    for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
-        let kind = cases[0].kind;
+    let mut pace = Pace::new(&cases, comm.size() as u32, args.rounds);
+    let tables: Vec<_> = cases.chunk_by(|one, next| one.kind == next.kind).collect();
+    let kinds: Vec<_> = tables.iter().map(|table| table[0].kind).collect();
+    for (at, &table) in tables.iter().enumerate() {
+        let kind = kinds[at];
         if let Some(report) = &mut report {
             report.begin(kind)?;
         }
         let (what, rounds, is_shown) = (kind.name(), args.rounds, report.is_some());
         let progress = Progress { what, rounds, is_shown };
-        let timed = time_all(comm, &progress, method, cases)?;
+        let timed = time_all(comm, &progress, method, table, |round| {
+            pace.round(table, comm.size() as u32);
+            progress.after(round, pace.left());
+            report.as_mut().map_or(Ok(()), |report| report.foretell(pace.left()))
+        })?;
         drop(progress);
         if let Some(report) = &mut report {
             report.add(kind, &timed)?;
+            report.keep_so_far(args, &kinds[at + 1..])?;
         }
     }
     report.map_or(Ok(()), |report| report.finish(args))?;
     Ok(Verdict::Passed)
 }
 
-/// All algorithms at all sizes of one collective. Every rank finds the same.
+/// All algorithms at all sizes of one collective; `after` is told of each round. Every rank finds
+/// the same.
 fn time_all(
     comm: &Communicator,
     progress: &Progress,
     method: Method,
     cases: &[Case],
+    mut after: impl FnMut(usize) -> Result<(), Failure>,
 ) -> Result<Vec<Timed>, Failure> {
     let ranks = comm.size() as u32;
     let collective = cases[0].kind.collective(0).expect("what is tuned is a collective");
     let algorithms = Algorithm::all_for(collective, ranks);
     let mut us = vec![vec![Vec::new(); algorithms.len()]; cases.len()];
     for round in 0..progress.rounds as usize {
-        progress.round(round);
+        if round == 0 {
+            progress.round(round);
+        }
         for place in (0..algorithms.len()).map(|step| (round + step) % algorithms.len()) {
             let own = going_by(comm, Some(algorithms[place]))?;
             let mut bench = Bench::new(&own, method, cases)?;
@@ -181,6 +197,7 @@ fn time_all(
                 of_case[place].push(bench.out_of_place(case)?.us(50));
             }
         }
+        after(round)?;
     }
     let plain = going_by(comm, None)?;
     let timed = cases.iter().zip(us).map(|(case, us)| {
@@ -195,129 +212,9 @@ fn bytes(case: &Case, comm: &Communicator) -> u64 {
     case.sizes(comm.size()).total as u64
 }
 
-/// What rank 0 prints and keeps.
-struct Report {
-    head: Vec<String>,
-    ranks: u32,
-    rounds: u32,
-    factor: u32,
-    rules: Vec<Rule>,
-    /// Collectives, and their sizes at which it is not known what is the fastest.
-    unsure: Vec<String>,
-    has_begun: bool,
-}
-
-impl Report {
-    fn new(args: &TuneArgs, comm: &Communicator) -> Result<Self, Failure> {
-        let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
-        let (among, over) = (size::ranks(comm.size()), crate::measure::transport(comm));
-        let machine = format!("machine: {}, {cores} cores", processor());
-        let head = vec![
-            format!("brigade {}: algorithms on {among} over {over}", env!("CARGO_PKG_VERSION")),
-            machine,
-            format!("time: median of {} rounds, all algorithms in turn, out of place", args.rounds),
-        ];
-        let (ranks, rounds, factor) = (comm.size() as u32, args.rounds, args.sweep.factor);
-        let (rules, unsure) = (Vec::new(), Vec::new());
-        Ok(Self { head, ranks, rounds, factor, rules, unsure, has_begun: false })
-    }
-
-    /// Print what is being timed, before that takes its time.
-    fn begin(&mut self, kind: Kind) -> Result<(), Failure> {
-        let mut text = String::new();
-        if !std::mem::replace(&mut self.has_begun, true) {
-            self.head.iter().for_each(|line| text.push_str(&format!("# {line}\n")));
-        }
-        let (size, usual, fastest) = ("size", "without rules", "fastest");
-        text.push_str(&format!(
-            "#\n# {}\n# {size:>8} {usual:>16} {:>9} {fastest:>16} {:>9} {:>6} {:>5}\n",
-            kind.name(),
-            "(us)",
-            "(us)",
-            "ratio",
-            "won"
-        ));
-        print(&text)
-    }
-
-    /// Print what was found of it.
-    fn add(&mut self, kind: Kind, timed: &[Timed]) -> Result<(), Failure> {
-        let collective = kind.collective(0).expect("what is tuned is a collective");
-        self.rules.extend(rules(collective, self.ranks, timed, self.factor));
-        let mut text = String::new();
-        timed.iter().for_each(|one| text.push_str(&self.row(one)));
-        let unsure: Vec<String> = timed
-            .iter()
-            .filter(|one| one.seeming().is_some())
-            .map(|one| one.bytes.to_string())
-            .collect();
-        if !unsure.is_empty() {
-            self.unsure.push(format!("{} at {}", kind.name(), unsure.join(", ")));
-        }
-        print(&text)
-    }
-
-    /// A line of the table.
-    fn row(&self, one: &Timed) -> String {
-        let seeming = one.seeming();
-        let fastest = seeming.unwrap_or_else(|| one.choice());
-        let (usual_us, us) = (one.median(one.usual), one.median(fastest));
-        let won = match fastest == one.usual {
-            true => String::from("-"),
-            false => format!("{}/{}", one.won(fastest), self.rounds),
-        };
-        format!(
-            "{:>10} {:>16} {:>9} {:>16} {:>9} {:>6.2} {won:>5}{}\n",
-            one.bytes,
-            one.usual.to_string(),
-            table::us(usual_us),
-            fastest.to_string(),
-            table::us(us),
-            usual_us / us,
-            if seeming.is_some() { " ?" } else { "" }
-        )
-    }
-
-    /// Where it is not known what is the fastest, and what to do about it.
-    fn doubts(&self) -> String {
-        if self.unsure.is_empty() {
-            return String::new();
-        }
-        let (rounds, unsure) = (self.rounds, self.unsure.join("; "));
-        let wanted = match enough(rounds) {
-            Some(won) => format!("it takes {won} of {rounds}"),
-            None => format!("no number of {rounds} is enough, but 7 of 7 are"),
-        };
-        format!(
-            "# ? {unsure}:\n\
-             #   what seemed fastest won too few rounds ({wanted}), and has no rule;\n\
-             #   more --rounds, or a machine that does nothing else, would tell\n"
-        )
-    }
-
-    /// Keep the rules where they were asked for.
-    fn finish(self, args: &TuneArgs) -> Result<(), Failure> {
-        let doubts = self.doubts();
-        let Some(path) = &args.output else {
-            let kept = "nothing is kept: --output FILE writes rules for BRIGADE_TUNING";
-            return print(&format!("#\n{doubts}# {kept}\n"));
-        };
-        let mut text = String::new();
-        self.head.iter().for_each(|line| text.push_str(&format!("# {line}\n")));
-        text.push_str(&format!("{doubts}{}\n", Tuning::HEADS));
-        self.rules.iter().for_each(|rule| text.push_str(&format!("{rule}\n")));
-        let name = path.display().to_string();
-        write_whole(path, text).map_err(cannot_write(&name))?;
-        let kept = match self.rules.len() {
-            1 => format!("1 rule in {name}; BRIGADE_TUNING={name} takes it"),
-            count => format!("{count} rules in {name}; BRIGADE_TUNING={name} takes them"),
-        };
-        print(&format!("#\n{doubts}# {kept}\n"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::rounds::rules;
     use super::*;
     use brigade_schedule::Collective;
     use clap::Parser;
@@ -349,6 +246,13 @@ mod tests {
 
     fn told(line: &str) -> Result<TuneArgs, clap::Error> {
         Command::try_parse_from(line.split(' ')).map(|told| told.args)
+    }
+
+    #[test]
+    fn the_help_says_what_its_ratio_is_and_when_rules_are_kept() {
+        let help = <TuneArgs as clap::Args>::augment_args(clap::Command::new("tune")).render_help();
+        let help = help.to_string();
+        assert!(help.contains("`ratio` is") && help.contains("after each collective"), "{help}");
     }
 
     #[test]

@@ -60,6 +60,26 @@ fn what_is_being_timed_is_told_before_it_has_been() {
     tune.wait().unwrap();
 }
 
+/// Whoever interrupts a tuning has the rules of what was tuned by then, and was told so.
+#[test]
+fn rules_of_what_is_done_are_kept_before_all_is() {
+    let folder = Folder::new("rules-so-far");
+    let rules = folder.0.join("rules");
+    let flags = "tune all-reduce,all-gather -n 2 --transport loopback -b 64 -e 64 --rounds 99";
+    let mut tune = told(flags);
+    tune.args(["--iters", "2", "--output"]).arg(&rules);
+    let mut tune = tune.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(tune.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let said = format!("# {} has the rules so far", rules.display());
+    let mut lines = lines.inspect(|line| assert!(!line.contains("BRIGADE_TUNING="), "{line}"));
+    assert!(lines.any(|line| line == said));
+    let so_far = std::fs::read_to_string(&rules).unwrap();
+    assert!(so_far.contains("# not tuned yet: all-gather\n"), "{so_far}");
+    assert!(Command::new("kill").arg(tune.id().to_string()).status().unwrap().success());
+    tune.wait().unwrap();
+    assert!(bench_by(&rules).status.success(), "they are rules");
+}
+
 /// What a bench of two threads says of a file of rules.
 fn bench_by(rules: impl AsRef<OsStr>) -> Output {
     let mut bench = told("bench all-reduce -n 2 --transport loopback -e 64 --iters 1");
