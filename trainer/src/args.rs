@@ -217,9 +217,15 @@ pub struct Args {
     /// and never more than there are
     #[arg(long, default_value_t = 256, value_name = "WINDOWS", help_heading = OUTPUT)]
     pub held_out: usize,
-    /// Print nothing but the step lines
+    /// Print no settings, no text and no sums, only the step lines
     #[arg(long, help_heading = OUTPUT)]
     pub quiet: bool,
+    /// Print the lines of every so many steps only, of the first, and of the last; --log has all
+    #[arg(
+        long, visible_alias = "log-every", default_value_t = 1, value_name = "STEPS",
+        help_heading = OUTPUT
+    )]
+    pub print_every: usize,
 }
 
 impl Args {

@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
     ) -> Run<'a> {
         let is_first = world.is_none_or(|comm| comm.rank() == 0);
         let (first, last) = (strategy.steps() + 1, args.last_step());
-        let report = Report::new(out, is_first, args.quiet, first, last);
+        let report = Report::new(out, is_first, args.quiet, args.print_every, (first, last));
         let (peak_bytes, start_bytes, disk) = (0, 0, DiskUse::default());
         Run {
             args,

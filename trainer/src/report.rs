@@ -13,7 +13,10 @@ pub(crate) struct Report<'a> {
     out: &'a mut (dyn Write + Send),
     speaks: bool,
     chatty: bool,
-    /// The last step, for the width of its number.
+    /// Of so many steps one has its line, beside the first and the last.
+    every: usize,
+    first: usize,
+    /// The last step, also for the width of its number.
     last: usize,
     /// What the last steps moved; it is told again when it changes.
     moved: String,
@@ -26,8 +29,8 @@ impl<'a> Report<'a> {
         out: &'a mut (dyn Write + Send),
         speaks: bool,
         quiet: bool,
-        first: usize,
-        last: usize,
+        every: usize,
+        (first, last): (usize, usize),
     ) -> Report<'a> {
         let chatty = speaks && !quiet;
         // The bar draws on standard error, and only if that is a terminal.
@@ -36,7 +39,7 @@ impl<'a> Report<'a> {
         bar.set_position(first as u64 - 1);
         // What was done before a resume says nothing about what is left.
         bar.reset_eta();
-        Report { out, speaks, chatty, last, moved: String::new(), bar }
+        Report { out, speaks, chatty, every, first, last, moved: String::new(), bar }
     }
 
     /// Aligned rows of (setting, value).
@@ -48,9 +51,11 @@ impl<'a> Report<'a> {
     }
 
     /// A line of at most 100 columns. What the step moved stands under it, unless it is what the
-    /// step before has moved.
+    /// step that was printed before has moved. A step that was skipped is always told of.
     pub(crate) fn step(&mut self, record: &StepRecord) -> Result<(), Error> {
-        if self.speaks {
+        let is_edge = record.step == self.first || record.step == self.last;
+        let is_due = is_edge || record.step.is_multiple_of(self.every) || record.is_skipped;
+        if self.speaks && is_due {
             let mut lines = step_line(record, self.last);
             let moved = moved(record);
             if moved != self.moved {
@@ -237,9 +242,9 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn lines_of(records: &[StepRecord]) -> Vec<String> {
+    fn lines_of(every: usize, records: &[StepRecord]) -> Vec<String> {
         let mut out = Vec::new();
-        let mut report = Report::new(&mut out, true, true, 1, 1000);
+        let mut report = Report::new(&mut out, true, true, every, (1, 1000));
         records.iter().for_each(|record| report.step(record).unwrap());
         drop(report);
         String::from_utf8(out).unwrap().lines().map(String::from).collect()
@@ -273,7 +278,7 @@ mod tests {
         let wrong = StepRecord { formula_bytes: 1004, ..first };
         let disk = StepRecord { disk_formula_bytes: [4096, 0], ..first };
         let skipped = StepRecord { is_skipped: true, loss_scale: 8.0, ..disk };
-        let lines = lines_of(&[first, first, wrong, disk, skipped]);
+        let lines = lines_of(1, &[first, first, wrong, disk, skipped]);
         let told: Vec<_> =
             lines.iter().map(|line| line.strip_prefix("    ").unwrap_or("step")).collect();
         assert_eq!(
@@ -291,6 +296,21 @@ mod tests {
                 "skipped: overflow at loss scale 8",
             ]
         );
+    }
+
+    #[test]
+    fn of_many_steps_few_are_printed_where_that_is_asked_for() {
+        let skips = |step| step == 501;
+        let record =
+            |step| StepRecord { step, is_skipped: skips(step), loss: 1.0, ..Default::default() };
+        let records: Vec<_> = (1..=1000).map(record).collect();
+        let lines = lines_of(300, &records);
+        let step = |line: &String| {
+            line.strip_prefix("step ")?.trim_start().split('/').next().map(String::from)
+        };
+        let told: Vec<_> = lines.iter().filter_map(step).collect();
+        assert_eq!(told, ["1", "300", "501", "600", "900", "1000"]);
+        assert_eq!(lines_of(1, &records).len(), 1001, "all of them, and why one was skipped");
     }
 
     #[test]

@@ -75,6 +75,7 @@ impl Args {
             ("top", Some(self.top), usize::MAX),
             ("tile", self.tile, usize::MAX),
             ("checkpoint-every", self.checkpoint_every, usize::MAX),
+            ("print-every", Some(self.print_every), usize::MAX),
         ];
         for (name, value, most) in counts {
             match value {
@@ -210,6 +211,7 @@ mod tests {
             ("--draw x.svg", 2, "--draw"),
             ("--strategy interleaved --chunks 1000000", 2, "--layers"),
             ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),
+            ("--print-every 0", 1, "--print-every"),
             ("--prompt=", 1, "--prompt"),
             ("--plan --rate 0", 1, "--rate"),
             ("--plan --rate 1e-300", 1, "--rate"),
