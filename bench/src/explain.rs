@@ -28,11 +28,12 @@ const RANKS_MAX: i64 = 256;
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
 `steps` is the longest chain of messages in which each waits for the one before, `sent` what the
-busiest rank sends. `predicted` is a simulation of every message on links that cost what was found
-here and now between each two ranks: for an empty message, for a byte while as many come back, and
-for adding one. It knows nothing of caches, nor of what ranks that share cores wait for each other.
-`measured` is as by `brigade bench`, out of place, the median of --rounds, in which all algorithms
-take turns. What would be chosen has a `*`.
+busiest rank sends, and `of size` how many times the size of the call that is. `predicted` is a
+simulation of every message on links that cost what was found here and now between each two ranks:
+for an empty message, for a byte while as many come back, and for adding one. It knows nothing of
+caches, nor of what ranks that share cores wait for each other. `measured` is as by `brigade bench`,
+out of place, the median of --rounds, in which all algorithms take turns. `ratio` is predicted over
+measured. What would be chosen has a `*`.
 
 What decides, in this order: BRIGADE_ORDERED; BRIGADE_ALGORITHM, where it can do the call; rules of
 `brigade tune` in BRIGADE_TUNING; how ranks lie on nodes; the size.
@@ -311,5 +312,20 @@ impl Report<'_> {
             _ => "; if `brigade tune` finds the same, its rules have it chosen",
         };
         format!("#\n# {fastest} took {:.2} of that time{what}\n", least / us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Args as _;
+
+    #[test]
+    fn the_help_says_what_every_column_is() {
+        let help = ExplainArgs::augment_args(clap::Command::new("explain")).render_help();
+        let help = help.to_string();
+        for column in ["steps", "sent", "of size", "predicted", "measured", "ratio"] {
+            assert!(COLUMNS.contains(column) && help.contains(&format!("`{column}`")), "{column}");
+        }
     }
 }

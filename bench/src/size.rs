@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn times_have_the_units_that_one_counts_in() {
-        let of = |seconds| time(Duration::from_millis(seconds * 1000 + 400));
+        let of = |seconds: u64| time(Duration::from_millis(seconds * 1000 + 400));
         assert_eq!([0, 99, 100, 5641].map(of), ["0 s", "99 s", "2 min", "94 min"]);
         assert_eq!([6000, 45_296].map(of), ["1 h 40 min", "12 h 35 min"]);
     }

@@ -123,7 +123,7 @@ pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<
         Some(0) => writeln!(out, "# Out of bounds values : 0 OK")?,
         Some(wrong) => writeln!(out, "# Out of bounds values : {wrong} FAILED")?,
     }
-    writeln!(out, "# Avg bus bandwidth    : {bus:.3}")?;
+    writeln!(out, "# Avg bus bandwidth    : {bus:.3} GB/s")?;
     out.flush()
 }
 
@@ -205,7 +205,10 @@ mod tests {
     fn everything_that_is_no_row_is_a_comment() {
         let tail = written(|out| write_tail(out, &[record(1000, false, 1000)]));
         assert!(tail.lines().all(|line| line.starts_with('#')), "{tail}");
-        assert!(tail.contains("0 OK") && tail.contains("Avg bus bandwidth    : 3.000"), "{tail}");
+        assert!(
+            tail.contains("0 OK") && tail.contains("Avg bus bandwidth    : 3.000 GB/s"),
+            "{tail}"
+        );
     }
 
     #[test]

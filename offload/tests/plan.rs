@@ -227,6 +227,9 @@ fn the_update_takes_as_long_as_its_slowest_stream() {
         let whole = (model.shard_params() * model.state_bytes()) as f64;
         let update_s = plan.step.update.seconds * whole / state;
         assert!((update_s / want_s - 1.0).abs() < 0.05, "{update_s} instead of {want_s}\n{plan}");
+        // Bytes have a unit, which is not that of parameters.
+        let text = plan.to_string();
+        assert!(text.contains("GB in the passes") && text.contains("7.00 billion param"), "{text}");
     }
 }
 

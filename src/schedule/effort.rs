@@ -110,7 +110,8 @@ impl Proofs {
             return Ok(Self(ProgressBar::hidden()));
         }
         let bytes = gigabytes(all.bytes);
-        eprintln!("this takes some {:.0} s, and up to {bytes} of memory at once", all.seconds);
+        let time = size::time(Duration::from_secs_f64(all.seconds));
+        eprintln!("this takes some {time}, and up to {bytes} of memory at once");
         let bar = ProgressBar::new((all.seconds * 1e3) as u64);
         let style = ProgressStyle::with_template("{wide_bar} {msg}, {elapsed} so far");
         bar.set_style(style.expect("the template is valid"));

@@ -50,8 +50,8 @@ impl Display for Model {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let params = match self.params {
             few @ 0..1_000_000 => format!("{few}"),
-            some @ 1_000_000..1_000_000_000 => format!("{:.1} M", some as f64 / 1e6),
-            many => format!("{:.2} B", many as f64 / 1e9),
+            some @ 1_000_000..1_000_000_000 => format!("{:.1} million", some as f64 / 1e6),
+            many => format!("{:.2} billion", many as f64 / 1e9),
         };
         let ending = |count: u64| if count == 1 { "" } else { "s" };
         writeln!(
@@ -67,7 +67,7 @@ impl Display for Model {
         let master = self.master.map_or("no", |master| master.name());
         writeln!(
             f,
-            "  {}: {} weights, {} gradients, {master} master, {} moments, {} B a parameter",
+            "  {}: {} weights, {} gradients, {master} master, {} moments, {} bytes a parameter",
             self.optimizer.name(),
             self.weights.name(),
             self.gradients.name(),
@@ -174,7 +174,7 @@ fn places(plan: &Plan) -> Table {
 
 fn moves(plan: &Plan) -> Table {
     let mut table =
-        Table::new(["a step moves", "in the passes", "in the update", "at GB/s", "takes"]);
+        Table::new(["a step moves", "GB in the passes", "GB in the update", "at GB/s", "takes"]);
     let link = plan.rates.link;
     let (passes, update) = (plan.step.passes.traffic, plan.step.update.traffic);
     let mut add = |name: String, passes: u64, update: u64, rate: Rate| {

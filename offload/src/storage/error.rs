@@ -39,8 +39,9 @@ impl fmt::Display for Operation {
 pub enum StorageError {
     /// The system refused.
     #[error(
-        "{operation} of {} at offset {offset}: {got_bytes} of {wanted_bytes} bytes done, then {}{}",
-        path.display(), system_says(*errno), hint(*errno)
+        "{operation} of {} at offset {offset}: {got_bytes} of {wanted_bytes} bytes{} done, \
+         then {}{}",
+        path.display(), in_mib(*wanted_bytes), system_says(*errno), hint(*errno)
     )]
     Refused {
         /// What was being done.
@@ -147,6 +148,14 @@ fn describe_owner(owner: Option<u32>) -> String {
     }
 }
 
+/// What many bytes are as memory is told elsewhere; few are told well enough as they are.
+pub(super) fn in_mib(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => String::new(),
+        _ => format!(" ({:.2} MiB)", bytes as f64 / f64::from(1 << 20)),
+    }
+}
+
 fn system_says(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
 }
@@ -176,7 +185,8 @@ mod tests {
             errno: libc::ENOSPC,
         };
         let text = refused.to_string();
-        for part in ["/scratch/state", "4096", "8192 of 1048576", "os error 28", "free space"] {
+        let done = "8192 of 1048576 bytes (1.00 MiB) done";
+        for part in ["/scratch/state", "4096", done, "os error 28", "free space"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(refused.is_full());

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::error::StorageError;
+use super::error::{StorageError, in_mib};
 use super::{owner, place, sys};
 
 /// How long another process may take to rename its file, which has the name for that moment.
@@ -93,8 +93,10 @@ impl Partial {
         let free_bytes = sys::free_bytes(&partial.file)?;
         if bytes > free_bytes {
             let problem = format!(
-                "it will have {bytes} bytes, and {free_bytes} are free there, beside what has its \
-                 name now: make room, or name a file elsewhere"
+                "it will have {bytes} bytes{}, and {free_bytes}{} are free there, beside what has \
+                 its name now: make room, or name a file elsewhere",
+                in_mib(bytes),
+                in_mib(free_bytes)
             );
             return Err(io::Error::new(ErrorKind::StorageFull, problem));
         }
@@ -308,6 +310,7 @@ mod tests {
                 Partial::probe(&path, 1).unwrap();
                 let full = Partial::probe(&path, u64::MAX - 1).unwrap_err();
                 assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
+                assert_eq!(full.to_string().matches(" MiB)").count(), 2, "{full}");
                 assert_eq!(folder.names(), ["file"], "{name}");
                 assert_eq!(fs::read_to_string(&path).unwrap(), text, "{name}");
             }

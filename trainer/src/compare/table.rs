@@ -8,7 +8,7 @@ use serde::Serialize;
 /// What stands above the columns, in two lines, so that these are narrow.
 const HEAD: [[&str; 9]; 2] = [
     ["", "", "last", "against", "tokens", "waits", "peak", "% of", "sent a step"],
-    ["strategy", "ranks", "loss", "one process", "/s", "%", "MiB", "formula", "= formula"],
+    ["strategy", "ranks", "loss", "one process", "/s", "%", "MiB", "formula", "(B) = formula"],
 ];
 
 /// One line a row, aligned, and below it what is wrong with rows that are wrong.
@@ -166,3 +166,4 @@ mod tests {
         assert!(wrong.contains("12,345,678 WRONG"), "{wrong}");
     }
 }
+        assert!(table.contains(" (B) = formula\n"), "{table}");
