@@ -21,8 +21,10 @@ bandwidths use nccl-tests' factors. `sent` is what the busiest rank sent in one 
 how many times that is of the least that any algorithm could do with.
 
 Of a line of --json, bytes and sent_bytes_per_rank are bytes, count is elements of a block, us_p50,
-us_p99 and us_min are microseconds of a call, algbw and busbw GB/s, wrong is elements (null without
---check), root is -1 where there is none, and version is Brigade's.
+us_p99, us_min and us_max are microseconds of a call, of which calls were timed, algbw and busbw
+GB/s, wrong is elements (null without --check), cpu_s_per_gb is processor seconds of all ranks per
+GB and x_bound as above (null where there is nothing to move), root is -1 where there is none, and
+version is Brigade's.
 
 Without a launcher's environment this command starts the ranks itself: processes, or
 threads for loopback. Under a launcher (brigade run, torchrun, mpirun, srun) it is one rank of the

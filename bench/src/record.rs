@@ -49,10 +49,14 @@ struct Line<'a> {
     us_p50: f64,
     us_p99: f64,
     us_min: f64,
+    us_max: f64,
+    calls: usize,
     algbw: f64,
     busbw: f64,
     wrong: Option<u64>,
     sent_bytes_per_rank: u64,
+    cpu_s_per_gb: Option<f64>,
+    x_bound: Option<f64>,
     version: &'a str,
 }
 
@@ -124,10 +128,14 @@ impl Record {
             us_p50: self.us(50),
             us_p99: self.us(99),
             us_min: self.us(0),
+            us_max: self.us(100),
+            calls: self.sorted_ns.len(),
             algbw: self.algbw(),
             busbw: self.busbw(),
             wrong: self.wrong,
             sent_bytes_per_rank: self.sent_bytes,
+            cpu_s_per_gb: self.cpu_s_per_gb(),
+            x_bound: self.sent_over_bound(),
             version: env!("CARGO_PKG_VERSION"),
         })
     }
@@ -184,7 +192,8 @@ pub(crate) mod tests {
     fn json_has_the_keys_that_scripts_rely_on() {
         let text = record(1, true, 1000).json().unwrap();
         let keys = "op ranks bytes count dtype redop root algorithm transport in_place in_a_row \
-                    touched us_p50 us_p99 us_min algbw busbw wrong sent_bytes_per_rank version";
+                    touched us_p50 us_p99 us_min us_max calls algbw busbw wrong \
+                    sent_bytes_per_rank cpu_s_per_gb x_bound version";
         let found: Vec<usize> =
             keys.split_whitespace().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
         assert!(found.is_sorted());

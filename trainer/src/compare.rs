@@ -31,9 +31,16 @@ use told::Told;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Columns: the loss after the last step; whether the losses of all steps have the same bits as those
-of one process, or how far they are off; tokens of all ranks per second (median step); how much of
-the step was waiting for other ranks; the largest heap of a rank while it trains, and what part of
-its formula that is; what a rank sends in a step, and whether all of it is as its formula says.
+of one process, or how far they are off (1e-8..3e-8: by these parts of them, the first step's and
+the worst one's); tokens of all ranks per second (median step); how much of the step was waiting for
+other ranks; the largest heap of a rank while it trains, and what part of its formula that is; the
+bytes that rank 0 sends in a step, and whether all that ranks sent is as their formulas say.
+
+An object of --json has what a line of the table has: strategy; ranks; right, and what the problem
+is if it is not; losses of all steps; same_bits, or first_off and worst_off, as parts of the loss;
+tokens_per_second; exposed, the part of a step in which ranks wait; peak_bytes, the largest heap of
+a rank, and memory_bytes, what its formula says; what that rank sent in all, sent_bytes, and its
+formula_bytes; sent_bytes_per_step, of rank 0; and sent_as_predicted, of all ranks.
 
 Examples:
   brigade compare                          everything there is, a few steps each

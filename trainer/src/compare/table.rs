@@ -1,6 +1,6 @@
 //! Verdicts as a table for people, and as JSON for programs.
 
-use super::row::Verdict;
+use super::row::{Reading, Verdict};
 use super::rows::Want;
 use crate::report::{grouped, mib};
 use serde::Serialize;
@@ -31,7 +31,6 @@ fn cells(verdict: &Verdict) -> Vec<String> {
     };
     let largest = reading.largest();
     let of_formula = largest.peak_bytes as f64 / largest.memory_bytes.max(1) as f64;
-    let sent = reading.ranks()[0].sent_bytes / reading.last_steps as u64;
     cells.push(reading.losses.last().map_or(String::new(), |loss| format!("{loss:.6}")));
     cells.push(match (verdict.off, verdict.row.want) {
         (None, _) => String::new(),
@@ -47,8 +46,13 @@ fn cells(verdict: &Verdict) -> Vec<String> {
     cells.push(counted(format!("{:.1}", mib(largest.peak_bytes))));
     cells.push(counted(format!("{:.1}", 100.0 * of_formula)));
     let mark = if reading.sent_as_predicted() { "=" } else { "WRONG" };
-    cells.push(format!("{} {mark}", grouped(sent)));
+    cells.push(format!("{} {mark}", grouped(sent_a_step(reading))));
     cells
+}
+
+/// What rank 0 sends in a step. \[bytes\]
+fn sent_a_step(reading: &Reading) -> u64 {
+    reading.ranks()[0].sent_bytes / reading.last_steps.max(1) as u64
 }
 
 /// Columns of words to the left, of numbers to the right.
@@ -87,6 +91,8 @@ pub(super) fn json(verdicts: &[Verdict]) -> String {
         memory_bytes: u64,
         sent_bytes: u64,
         formula_bytes: u64,
+        sent_bytes_per_step: Option<u64>,
+        sent_as_predicted: bool,
     }
     let line = |verdict: &Verdict| {
         let reading = verdict.reading.as_ref().ok();
@@ -106,6 +112,8 @@ pub(super) fn json(verdicts: &[Verdict]) -> String {
             memory_bytes: largest.memory_bytes,
             sent_bytes: largest.sent_bytes,
             formula_bytes: largest.formula_bytes,
+            sent_bytes_per_step: reading.map(sent_a_step),
+            sent_as_predicted: reading.is_some_and(Reading::sent_as_predicted),
         };
         serde_json::to_string(&line).expect("a row is numbers and words") + "\n"
     };
@@ -114,7 +122,6 @@ pub(super) fn json(verdicts: &[Verdict]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::Reading;
     use super::super::rows::Row;
     use super::*;
     use crate::runlog::RankEnd;
@@ -131,6 +138,10 @@ mod tests {
             let row = Row::of_legs("row", want, 1);
             let text = json(&[Verdict { row, reading: Ok(reading), off }]);
             assert!(text.contains(&format!("\"same_bits\":{has}")), "{text}");
+            assert!(
+                text.contains("\"sent_bytes_per_step\":0,\"sent_as_predicted\":true"),
+                "{text}"
+            );
         }
     }
 
@@ -158,6 +169,7 @@ mod tests {
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
         let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(last[last.len() - 2..], ["12,345,678", "="], "{table}");
+        assert!(table.contains(" (B) = formula\n"), "{table}");
         assert!(table.contains(" MiB ") && last.contains(&"117.7"), "{table}");
         let wrong = RankEnd { formula_bytes: 1, ..end };
         let row = Row::of_legs("ddp", Want::SameBits, 1);
@@ -166,4 +178,3 @@ mod tests {
         assert!(wrong.contains("12,345,678 WRONG"), "{wrong}");
     }
 }
-        assert!(table.contains(" (B) = formula\n"), "{table}");
