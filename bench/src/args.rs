@@ -243,10 +243,31 @@ pub(crate) fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
         "all" => Ok(Dtypes(Dtype::ALL.to_vec())),
         _ => text
             .split(',')
-            .map(|name| name.parse::<Dtype>().map_err(|error| error.to_string()))
+            .map(|name| name.parse::<Dtype>().map_err(|error| format!("{error}{}", meant(name))))
             .collect::<Result<_, _>>()
             .map(Dtypes),
     }
+}
+
+/// What a type is called here that has this name elsewhere.
+fn meant(name: &str) -> String {
+    let ours = match name {
+        "float" | "float32" | "fp32" | "single" => "f32",
+        "double" | "float64" | "fp64" => "f64",
+        "half" | "float16" | "fp16" => "f16",
+        "bfloat16" => "bf16",
+        "float8_e4m3" | "float8_e4m3fn" | "fp8_e4m3" => "f8e4m3",
+        "float8_e5m2" | "fp8_e5m2" => "f8e5m2",
+        "int8" | "char" => "i8",
+        "uint8" | "byte" => "u8",
+        "int16" => "i16",
+        "int" | "int32" => "i32",
+        "uint32" => "u32",
+        "int64" | "long" => "i64",
+        "uint64" => "u64",
+        _ => return String::new(),
+    };
+    format!("; did you mean {ours}?")
 }
 
 pub(crate) fn parse_ops(text: &str) -> Result<Ops, String> {
@@ -292,6 +313,16 @@ mod tests {
         assert_eq!(elems("-b 0 -e 8 -f 2"), [0, 1, 2]);
         assert_eq!(elems("-b 0 -e 8 -f 2 --dtype u8"), [0, 1, 2, 4, 8]);
         assert_eq!(elems("-b 0 -e 4 -f 4 --dtype f32,u8"), [0, 1, 0, 1, 4]);
+    }
+
+    #[test]
+    fn types_by_other_names_are_told_by_ours() {
+        for (name, ours) in [("float32", "f32"), ("half", "f16"), ("bfloat16", "bf16")] {
+            let refused = parse_dtypes(name).unwrap_err();
+            assert!(refused.ends_with(&format!("; did you mean {ours}?")), "{refused}");
+            assert!(parse_dtypes(ours).is_ok());
+        }
+        assert!(!parse_dtypes("f33").unwrap_err().contains("mean"));
     }
 
     #[test]

@@ -120,8 +120,18 @@ pub(crate) fn parse(op: brigade_op_t) -> Outcome<Op> {
         BRIGADE_BAND => Op::Band,
         BRIGADE_BOR => Op::Bor,
         BRIGADE_BXOR => Op::Bxor,
+        // No handle is as small: it was meant for one of these.
+        8..=255 => return Err(unknown(op)),
         handle => made(handle)?,
     })
+}
+
+#[cold]
+fn unknown(op: brigade_op_t) -> Box<Failure> {
+    Failure::argument(format!(
+        "no operator has the number {op}; there are BRIGADE_SUM ({BRIGADE_SUM}) to BRIGADE_BXOR \
+         ({BRIGADE_BXOR}), and those that brigade_op_create makes"
+    ))
 }
 
 /// An operator that a handle stands for.
@@ -238,5 +248,15 @@ mod tests {
             assert_eq!(u64::from(parse(code).unwrap().code()), code);
         }
         assert!(parse(8).is_err() && parse(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_number_that_no_operator_has_is_told_as_it_was_given() {
+        for number in [8, 99, 255] {
+            let Err(refused) = parse(number) else { panic!("{number} is none") };
+            let said = refused.sentence;
+            assert!(said.contains(&format!("no operator has the number {number};")), "{said}");
+        }
+        assert!(parse(BRIGADE_BXOR).is_ok());
     }
 }

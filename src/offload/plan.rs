@@ -226,8 +226,9 @@ fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
         }
         None if is_there => {
             eprintln!("measuring {name} ...");
-            let found = offload::measure(&place.path)
-                .map_err(|error| format!("{error}; {name}=READ/WRITE needs no measuring"))?;
+            let found = offload::measure(&place.path).map_err(|error| {
+                format!("{error}; or give its rates in GB/s: --path {name}=READ/WRITE")
+            })?;
             if !found.is_direct {
                 return Err(format!(
                     "--path: {name} takes nothing past the page cache of the system, whose rates \

@@ -262,7 +262,7 @@ fn a_comparison_that_is_interrupted_leaves_the_rows_that_have_ended_and_nothing_
         let mut errors = String::new();
         child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
         assert!(kill.unwrap().success() && status.signal() == Some(number), "{status} {errors}");
-        assert!(errors.contains(&format!("stopped by SIG{name} in the row of ddp")), "{errors}");
+        assert!(errors.contains(&format!("stopped by SIG{name} while ddp")), "{errors}");
         let left = rows();
         let first = left.lines().next().unwrap_or_default();
         assert!(first.starts_with(r#"{"strategy":"one process""#), "{left:?} {errors}");

@@ -97,10 +97,10 @@ pub fn compare(
     let mut told = Told::new(args, out);
     let steps = rows.iter().map(|row| row.legs.len()).sum::<usize>().saturating_mul(args.steps);
     let bar = ProgressBar::new(steps as u64);
-    bar.set_style(bar_style("{msg:28} {wide_bar} {pos}/{len} steps{left}", 0));
+    bar.set_style(bar_style("{msg:32} {wide_bar} {pos}/{len} steps{left}", 0));
     let mut verdicts: Vec<Verdict> = Vec::new();
     for (at, row) in rows.into_iter().enumerate() {
-        bar.set_message(format!("{} x {}", row.name, row.ranks()));
+        bar.set_message(row.told());
         let log = folder.join(format!("row-{at}.jsonl"));
         let trained = row.legs.iter().try_for_each(|leg| {
             let flags = leg.flags(args, &log, &folder.join(format!("row-{at}.gpt")));
@@ -114,8 +114,7 @@ pub fn compare(
                 if !verdicts.is_empty() {
                     told.end(&verdicts)?;
                 }
-                let row = format!("{} x {}", row.name, row.ranks());
-                return Err(Error::Stopped { by, row, ended: verdicts.len() });
+                return Err(Error::Stopped { by, row: row.told(), ended: verdicts.len() });
             }
         };
         if let (0, Err(problem)) = (at, &reading) {

@@ -59,7 +59,7 @@ pub enum Error {
     #[error("there is nothing to compare with, since one process cannot train: {0}")]
     Alone(String),
     /// A comparison was stopped in the middle.
-    #[error("stopped by {by} in the row of {row}; rows that had ended: {ended}")]
+    #[error("stopped by {by} while {row} trained; rows that had ended: {ended}")]
     Stopped {
         /// What stopped it: the name of a signal.
         by: String,

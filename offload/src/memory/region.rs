@@ -49,7 +49,10 @@ impl Region {
         if best == Pages::Huge && bytes >= HUGE {
             match Self::map_huge(bytes / HUGE * HUGE) {
                 Ok(region) => return Ok(region),
-                Err(e) => note = format!("none reserved in vm.nr_hugepages ({e}): "),
+                Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => {
+                    note = String::from("no huge pages are free in vm.nr_hugepages, so ");
+                }
+                Err(e) => note = format!("no reserved huge pages ({e}), so "),
             }
         }
         Self::map_plain(bytes, best >= Pages::Transparent && bytes >= HUGE, note)
@@ -95,7 +98,7 @@ impl Region {
         if let Err(e) = advise(base, bytes, advice)
             && wants_huge
         {
-            note += &format!("no transparent huge pages ({e}): ");
+            note += &format!("no transparent huge pages ({e}), so ");
         }
         region.come_near();
         populate(base, bytes)?;
@@ -103,7 +106,7 @@ impl Region {
         let percent = (huge as f64 / bytes as f64 * 100.0).round();
         if huge * 2 >= bytes {
             region.pages = Pages::Transparent;
-            note += &format!("transparent huge pages under {percent} % of it");
+            note += &format!("transparent huge pages are under {percent} % of it");
         } else {
             note += &format!("pages of 4 KiB, {percent} % of it on huge ones");
         }

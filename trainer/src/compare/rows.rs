@@ -248,6 +248,14 @@ impl Row {
         Row { name: name.to_string(), want, alone: 0, legs: vec![leg; legs] }
     }
 
+    /// In words, for whoever has no columns to look at: `fsdp on 4 ranks`.
+    pub(super) fn told(&self) -> String {
+        match self.ranks() {
+            1 => self.name.clone(),
+            ranks => format!("{} on {ranks} ranks", self.name),
+        }
+    }
+
     /// Ranks of its last leg.
     pub fn ranks(&self) -> usize {
         self.legs.last().map_or(1, |leg| leg.ranks)
