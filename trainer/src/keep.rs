@@ -106,19 +106,19 @@ impl Args {
         self.resume.as_deref().is_some_and(|from| is_same_folder(from, folder))
     }
 
-    /// Refuse to write over what another run has kept: it would be gone long before this one has
-    /// anything to keep in its place.
+    /// Refuse to write where another run does, and over what one has kept: it would be gone long
+    /// before this one has anything to keep in its place.
     ///
     /// Cost: a look into the folder of `--keep`.
     pub(crate) fn check_kept(&self) -> Result<(), Error> {
         let Some(Tier::Nvme(folder)) = self.offload.as_ref().filter(|_| self.keep) else {
             return Ok(());
         };
+        // Nobody is to remove, or to go on from, what another run still writes.
+        offload::refuse_writers(folder)?;
         if self.keeps_in_place() {
             return Ok(());
         }
-        // Nobody is to remove, or to go on from, what another run still writes.
-        offload::refuse_writers(folder)?;
         let name = folder.display();
         let what = match Kept::look(folder) {
             Ok(None) => return Ok(()),

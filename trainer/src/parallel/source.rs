@@ -37,7 +37,7 @@ enum Start<'a> {
     Given(&'a State),
     Drawn(Weights<'a>),
     /// With the reader on the first rank.
-    File(Option<Reader<'a>>, Pieces),
+    File(Option<Box<Reader<'a>>>, Pieces),
 }
 
 impl<'a> Passing<'a> {
@@ -61,7 +61,7 @@ impl<'a> Passing<'a> {
                 if reader.as_ref().is_some_and(|reader| reader.header.step != *step) {
                     return Err(overtaken(path));
                 }
-                Start::File(reader, layout.pieces())
+                Start::File(reader.map(Box::new), layout.pieces())
             }
         };
         Ok(Passing { start, data, room: Vec::new() })

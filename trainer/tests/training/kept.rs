@@ -207,11 +207,13 @@ fn what_another_run_writes_to_is_left_to_it() {
     let living = storage.open(&path(1, 2)).unwrap();
     storage.own(&living).unwrap();
     for ranks in [2, 3] {
-        refused(ranks, &Args { resume: Some(folder.0.clone()), ..kept.clone() });
+        let resumed = Args { resume: Some(folder.0.clone()), ..kept.clone() };
         // Who does not go on from it is not told to remove the files of who writes.
-        refused(ranks, &kept);
-        let told = brigade_trainer::check(&kept, ranks).unwrap_err().to_string();
-        assert!(told.contains("is being written by") && !told.contains("remove"), "{told}");
+        for args in [&resumed, &kept] {
+            refused(ranks, args);
+            let told = brigade_trainer::check(args, ranks).unwrap_err().to_string();
+            assert!(told.contains("is being written by") && !told.contains("remove"), "{told}");
+        }
     }
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
     drop(living);
