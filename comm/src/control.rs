@@ -326,9 +326,8 @@ impl Control {
         true
     }
 
-    /// Say that the call of `group` that we told of waits no more.
+    /// Tell the root, if there is one, that the call of `group` that we told of waits no more.
     pub fn report_going_on(&self, group: u64) {
-        // Without a root there is nobody to tell.
         let _sent = self.star().say(&Frame::GoesOn { group });
     }
 
@@ -356,12 +355,8 @@ impl Control {
 
     /// Whether the root got it; if not, the caller decides alone.
     fn say(&self, frame: &Frame) -> bool {
-        match &self.line {
-            Some(line) if !self.leaving.load(Ordering::Acquire) && self.heard.is_listening() => {
-                self.write(line, frame)
-            }
-            _ => false,
-        }
+        let is_open = !self.leaving.load(Ordering::Acquire) && self.heard.is_listening();
+        is_open && self.line.as_ref().is_some_and(|line| self.write(line, frame))
     }
 
     fn write(&self, line: &Line, frame: &Frame) -> bool {

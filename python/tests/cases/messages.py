@@ -69,7 +69,7 @@ def batches_beside_another_thread(rank, world):
     assert not wrong, (len(wrong), wrong[0])
 
 
-@case(quick=True, needs_native=True)
+@case(gloo_fails=True, quick=True, needs_native=True)
 def from_anybody(rank, world):
     count = 5
     if rank > 0:

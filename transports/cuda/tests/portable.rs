@@ -157,7 +157,8 @@ fn kernel(cases: &[Case]) -> String {
         "// Portable code begins with a comment.\n.version 8.0\n.target sm_90\n.address_size 64\n\
          .visible .entry carry_out(\n.param .u64 .ptr .align 8 carry_out_param_0,\n\
          .param .u64 carry_out_param_1\n)\n.maxntid 512\n{\n.reg .pred %yes;\n.reg .pred %no;\n\
-         .reg .b64 %rd<3>;\n.shared .align 4 .b8 room[8];\nld.param.u64 %rd1, [carry_out_param_0];\n\
+         .reg .b64 %rd<3>;\n.shared .align 4 .b8 room[8];\n\
+         ld.param.u64 %rd1, [carry_out_param_0];\n\
          ld.param.u64 %rd2, [carry_out_param_1];\ncvta.to.global.u64 %rd0, %rd1;\n\
          setp.eq.s32 %yes, 1, 1;\nsetp.ne.s32 %no, 1, 1;\n",
     );

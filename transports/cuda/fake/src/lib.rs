@@ -17,8 +17,8 @@
 //! * `BRIGADE_FAKE_CUDA_MEMORY`: bytes of memory of each, for each process (1 GiB).
 //! * `BRIGADE_FAKE_CUDA_VERSION`: what the driver says that it speaks (12080).
 //! * `BRIGADE_FAKE_CUDA_CONTRACTS`: 1: products are added unrounded, where kernels allow it.
-//! * `BRIGADE_FAKE_CUDA_NVRTC`: the file of NVIDIA's NVRTC, which then compiles the kernels: what it
-//!   makes (PTX) is translated for the processor (`ptx.rs`).
+//! * `BRIGADE_FAKE_CUDA_NVRTC`: the file of NVIDIA's NVRTC, which then compiles the kernels: what
+//!   it makes (PTX) is translated for the processor (`ptx.rs`).
 //! * `BRIGADE_FAKE_CUDA_NEWEST`: the newest architecture that the compiler knows (90).
 //! * `BRIGADE_FAKE_CUDA_PEERS`: `yes`; `no`: devices do not reach each other; `broken`: memory of
 //!   others opens, but what is written does not arrive.

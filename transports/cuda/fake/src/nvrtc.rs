@@ -112,7 +112,7 @@ unsafe fn filled(library: &Library, program: Program, name: &str) -> Result<Stri
     type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
     type Fill = unsafe extern "C" fn(Program, *mut u8) -> c_int;
     let mut bytes = 0;
-    // SAFETY: the types are those of `nvrtc.h`, and the buffer is as long as it was just said to be.
+    // SAFETY: the types are those of `nvrtc.h`, and the buffer is as long as was just said.
     unsafe {
         function::<Size>(library, &format!("{name}Size"))?(program, &mut bytes);
         let mut text = vec![0; bytes];

@@ -1,6 +1,6 @@
 //! Portable code of a device (PTX), as NVRTC makes it, in C++ for a processor: so tests run what a
-//! device would, but for what its driver makes of that. Every instruction becomes one line, and what
-//! it does stands in `cpu_ptx.h` under its name.
+//! device would, but for what its driver makes of that. Every instruction becomes one line, and
+//! what it does stands in `cpu_ptx.h` under its name.
 
 use std::fmt::Write;
 

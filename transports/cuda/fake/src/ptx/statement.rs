@@ -189,7 +189,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// `shfl.sync.bfly.b32 %r2|%p1, ..`: the predicate says whether the lane that is asked is there.
+    /// `shfl.sync.bfly.b32 %r2|%p1, ..`: the predicate says whether there is such a lane.
     fn shuffle(&self) -> Result<String, String> {
         let target = self.operands.first().ok_or("too few operands")?;
         let (target, is_there) = match target.split_once('|') {
