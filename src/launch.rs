@@ -259,13 +259,13 @@ impl Ranks {
             match signals.wait(pause) {
                 None | Some(libc::SIGCHLD) => {}
                 Some(signal) => {
-                    self.asked = Some(signal);
                     self.signal(signal);
                     if !matches!(outcome, Outcome::RankFailed(_)) {
                         outcome = Outcome::Interrupted(signal);
                     }
                     // However often it is said, that is when the time is over.
                     if !matches!(ending, Ending::KillAt(_)) {
+                        self.asked = Some(signal);
                         ending = Ending::KillAt(Instant::now() + TERM_GRACE);
                     }
                 }

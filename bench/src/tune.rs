@@ -51,7 +51,7 @@ size has what is nearer to it than to the next; calls longer than that go as wit
 tune up to what you call (-e).
 
 How long it takes is told after the first round. FILE is written after each collective, with the
-rules found until then: whoever interrupts the command has those.
+rules found until then, in place of any that it had: whoever interrupts the command has those.
 
 What is chosen without rules stays, unless another algorithm is known to be faster: by 3 % in the
 medians, and in so many rounds (column `won`) as a coin would win less than once in a hundred times,

@@ -117,17 +117,35 @@ pub enum Error {
 
 /// Which settings make two calls differ, if nothing but what settings choose is different.
 fn unlike_settings(call: &str, other: &str) -> &'static str {
-    let differ_in = |part: &str| match (call.rsplit_once(part), other.rsplit_once(part)) {
-        (Some((call, one)), Some((other_call, other))) => call == other_call && one != other,
-        _ => false,
-    };
-    if differ_in(" in windows of ") {
+    let ([call, bytes, windows], [other, other_bytes, other_windows]) = (parts(call), parts(other));
+    if bytes != other_bytes {
+        return "";
+    }
+    let (name, algorithm) = call.rsplit_once(" by ").unwrap_or((call, ""));
+    let (other_name, other_algorithm) = other.rsplit_once(" by ").unwrap_or((other, ""));
+    if name != other_name {
+        ""
+    } else if algorithm == other_algorithm && windows != other_windows {
         "; all ranks need the same BRIGADE_WINDOW_BYTES"
-    } else if differ_in(" by ") {
+    } else if algorithm != other_algorithm {
         "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING"
     } else {
         ""
     }
+}
+
+/// A call and its algorithm, how much goes over the wire, and in what windows, if it is told.
+fn parts(call: &str) -> [&str; 3] {
+    let (rest, windows) =
+        call.rsplit_once(" bytes on this wire in windows of ").unwrap_or((call, ""));
+    let (rest, bytes) = match windows {
+        "" => (rest, ""),
+        _ => rest.rsplit_once(", ").unwrap_or((rest, "")),
+    };
+    // Among how many ranks an algorithm is, which not everybody tells.
+    let name = rest.strip_suffix(')').and_then(|rest| rest.rsplit_once('('));
+    let count = name.filter(|(_, ranks)| ranks.bytes().all(|digit| digit.is_ascii_digit()));
+    [count.map_or(rest, |(name, _)| name), bytes, windows]
 }
 
 impl std::fmt::Debug for Error {
@@ -198,6 +216,17 @@ mod tests {
             .map(|bytes| format!("{call}, 32 bytes on this wire in windows of {bytes} bytes"));
         let text = said(&windows[0], &windows[1]);
         assert!(text.ends_with("; all ranks need the same BRIGADE_WINDOW_BYTES"), "{text}");
+        let update = "#1 sharded-update(f32 x 8, sum, of f32) by ring and ring";
+        let text = said(
+            &format!("{update}(4), 32 bytes on this wire in windows of 4096 bytes"),
+            &format!("{update}, 32 bytes on this wire in windows of 65536 bytes"),
+        );
+        assert!(text.ends_with("; all ranks need the same BRIGADE_WINDOW_BYTES"), "{text}");
+        let [one, other] = [40, 80].map(|bytes| {
+            let wire = format!("{bytes} bytes on this wire in windows of 4096 bytes");
+            format!("#1 all-to-all-v(f32) by pairwise, {wire}")
+        });
+        assert!(said(&one, &other).ends_with(&other), "their counts differ");
         for other in ["#1 all-reduce(f32 x 9, sum) by ordered", "#2 barrier(u8 x 0) by doubling"] {
             assert!(said(call, other).ends_with(other), "{other}");
         }

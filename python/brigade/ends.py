@@ -5,6 +5,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import threading
 from multiprocessing import util
 
 # How much of what an exception says the others hear.
@@ -32,7 +33,7 @@ class Ends:
     def _end_program(self):
         # In a session of the interpreter an exception that was seen has ended nothing.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-        self._end_all(error, True)
+        self._end_all(error, not awaits_children())
 
     def _end_child(self):
         """A child of multiprocessing catches what its function raises, and does not run what is
@@ -43,7 +44,16 @@ class Ends:
             # That of torch.multiprocessing ends so in place of what it caught.
             error = error.__context__ if error.code else None
         is_spawned = self._imported_by == os.getpid() and "--multiprocessing-fork" in sys.orig_argv
-        self._end_all(error, is_spawned)
+        threads = [one for one in threading.enumerate() if not one.daemon]
+        threads.remove(threading.current_thread())
+        if error is None:
+            if is_spawned:
+                # Its exit is as that of programs, once its threads have ended.
+                return
+            # Python waits for them too, but behind this.
+            for thread in threads:
+                thread.join()
+        self._end_all(error, is_spawned and not threads and not awaits_children())
 
     def _end_all(self, error, has_exit):
         why = ""
@@ -54,3 +64,8 @@ class Ends:
                 why += f": {error}"
         why = why[:REASON_LENGTH].encode(errors="replace").decode()
         self._backend.end_all(why, has_exit)
+
+
+def awaits_children():
+    """Whether Python waits for some behind this: they may be in calls with this process."""
+    return any(not child.daemon for child in multiprocessing.active_children())

@@ -65,7 +65,7 @@ fn what_is_being_timed_is_told_before_it_has_been() {
 fn rules_of_what_is_done_are_kept_before_all_is() {
     let folder = Folder::new("rules-so-far");
     let rules = folder.0.join("rules");
-    let flags = "tune all-reduce,all-gather -n 2 --transport loopback -b 64 -e 64 --rounds 99";
+    let flags = "tune all-reduce,all-gather -n 2 --transport loopback -b 256K -e 256K --rounds 99";
     let mut tune = told(flags);
     tune.args(["--iters", "2", "--output"]).arg(&rules);
     let mut tune = tune.stdout(Stdio::piped()).spawn().unwrap();

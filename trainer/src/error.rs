@@ -90,10 +90,10 @@ pub enum Error {
         /// What it was.
         loss: f64,
     },
-    /// The same of the first step of a run that goes on: nothing that it was told made it so.
+    /// The same of the first step of a run that goes on: no step of this run made it so.
     #[error(
         "loss is {loss} at step {step}, the first after the checkpoint, whose parameters give it: \
-         go on from an earlier one"
+         go on from an earlier one, or in the precision of before if this is another one"
     )]
     DivergedBefore {
         /// The step that produced it.

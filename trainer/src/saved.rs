@@ -73,7 +73,7 @@ fn when(args: &Args) -> String {
     match args.checkpoint_every {
         Some(1) => "is written after every step, and at the end".to_string(),
         Some(every) => format!("is written after every {every} steps, and at the end"),
-        None => "is written at the end; --checkpoint-every STEPS also does on the way".to_string(),
+        None => "is written at the end; with --checkpoint-every STEPS also on the way".to_string(),
     }
 }
 

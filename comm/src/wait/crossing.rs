@@ -3,7 +3,7 @@
 use super::{Standstill, Watch};
 
 impl Watch {
-    /// What the others last said, and what to do where that shows what a caller may not see, who
+    /// Where others wait, and what to do where that shows what a caller may not see, who
     /// knows its own call only.
     pub(super) fn others_and_hint(&self, still: &Standstill<'_>) -> String {
         let reports = self.control.waiting_reports(self.group);

@@ -115,12 +115,14 @@ impl Watch {
             endpoints[route].doorbell().arm();
             if let Some(opened) = open(&mut *endpoints[route]).transpose() {
                 endpoints[route].doorbell().disarm();
+                self.goes_on();
                 return Ok(opened);
             }
             // A bell that fails is one that does not ring: we look again after the nap.
             let _ = endpoints[route].doorbell().wait(NAP);
             // What has opened counts before anything that may be heard of others.
             if let Some(opened) = open(&mut *endpoints[route]).transpose() {
+                self.goes_on();
                 return Ok(opened);
             }
             self.listen(&mut stall, endpoints, &still)?;

@@ -46,7 +46,8 @@ def acquaintance(ranks):
 def end_all(why, _has_exit):
     """End the groups of this process; of a reason the others hear, as late as Python can: now."""
     for group in list(GROUPS):
-        if why:
+        # In a child of fork some are its parent's.
+        if why and group._maker == os.getpid():
             group.abort(why)
         group.shutdown()
     wait_for_those_that_follow(GRACE)

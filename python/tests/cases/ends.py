@@ -174,6 +174,58 @@ def a_child_that_is_spawned_and_raises_says_so(backend, rank, world):
     assert code == (rank == world - 1), code
 
 
+FAMILY = """
+import datetime, multiprocessing, os, sys, threading, time
+import torch, torch.distributed as dist
+
+def begin(rank):
+    timeout = datetime.timedelta(seconds=60)
+    met = "file://" + os.path.abspath("met")
+    dist.init_process_group("brigade", init_method=met, rank=rank, world_size=2, timeout=timeout)
+    dist.barrier()
+
+def hear():
+    try:
+        dist.barrier()
+    except dist.DistBackendError as error:
+        print(error, flush=True)
+
+def be_a_child(raises):
+    begin(1)
+    if not raises:
+        return hear()
+    threading.Thread(target=lambda: dist.recv(torch.ones(1), 0)).start()
+    time.sleep(1)
+    raise ValueError("no such file")
+
+if __name__ == "__main__":
+    method = sys.argv[1]
+    raises = method == "spawn"
+    multiprocessing.get_context(method).Process(target=be_a_child, args=[raises]).start()
+    begin(0)
+    if not raises:
+        raise ValueError("no such file")
+    hear()
+"""
+
+
+def heard_in_a_family(method):
+    """What a parent or a child hears of the other that raises, long before its call's timeout."""
+    Path("family.py").write_text(FAMILY)
+    command = [sys.executable, "family.py", method]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50).stdout
+
+
+@case(bare=True, worlds=(2,), backends=("brigade",), quick=True)
+def children_hear_of_a_parent_that_waits_for_them(backend, rank, world):
+    assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("fork")
+
+
+@case(bare=True, worlds=(2,), backends=("brigade",))
+def who_raises_beside_a_thread_in_a_call_is_heard_of(backend, rank, world):
+    assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("spawn")
+
+
 def end_groups_in_a_child(group):
     """A child of fork ends those of its parent; how it ends."""
     pid = os.fork()

@@ -13,7 +13,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The longest header that is read. \[bytes\]
-const HEADER_BYTES: u64 = 100_000_000;
+pub(super) const HEADER_BYTES: u64 = 100_000_000;
 
 /// An open checkpoint of a model.
 pub(crate) struct Reader<'l> {

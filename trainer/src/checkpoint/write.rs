@@ -1,5 +1,6 @@
 //! A checkpoint that comes into being piece by piece: nobody has all of it in memory.
 
+use super::read::HEADER_BYTES;
 use super::sums::{Piece, Sums, seal};
 use super::{HEADER, Header};
 use crate::error::Error;
@@ -130,6 +131,10 @@ fn text(
     let metadata = metadata.map_err(|problem| Error::checkpoint(path, problem))?;
     let mut text = serde_json::to_vec(&metadata).expect("metadata is names and numbers");
     text.resize(text.len().next_multiple_of(8), b' ');
+    if text.len() as u64 > HEADER_BYTES {
+        let problem = format!("its header would have {} bytes, of {HEADER_BYTES}", text.len());
+        return Err(Error::checkpoint(path, problem));
+    }
     Ok(text)
 }
 

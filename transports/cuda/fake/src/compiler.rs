@@ -70,6 +70,9 @@ pub(crate) fn program() -> Option<&'static str> {
 const OPTIONS: [&str; 7] =
     ["-O2", "-fpeel-loops", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
 
+/// Of what is translated there is much, and the compiler that made it has made it fast.
+const TRANSLATED: [&str; 1] = ["-O1"];
+
 /// The newest architecture that it knows.
 fn newest() -> c_int {
     number("BRIGADE_FAKE_CUDA_NEWEST", 90) as c_int
@@ -117,8 +120,7 @@ fn compile(program: &Program, options: &[String], is_portable: bool) -> Result<V
 
 /// The image of portable code (PTX).
 pub(crate) fn translated(ptx: &str) -> Result<Vec<u8>, String> {
-    // There is much of it, and the compiler that made it has made it fast.
-    build(&Folder::new().map_err(io)?, "translated.cpp", &ptx::translate(ptx)?, &["-O1"])
+    build(&Folder::new().map_err(io)?, "translated.cpp", &ptx::translate(ptx)?, &TRANSLATED)
 }
 
 /// The image of a source for the processor.
@@ -209,7 +211,7 @@ fn or_invalid(put: Result<(), u32>) -> c_int {
 extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     let mut hasher = DefaultHasher::new();
     (CPU, OPTIONS, races::OPTIONS, races::is_seen(), contracts()).hash(&mut hasher);
-    (nvrtc::named(), ptx::SOURCES).hash(&mut hasher);
+    (nvrtc::named(), nvrtc::SOURCE, ptx::SOURCES, TRANSLATED).hash(&mut hasher);
     let ours = (hasher.finish() & 0xf_ffff) as c_int;
     or_invalid(put(major, 99).and_then(|()| put(minor, ours)))
 }

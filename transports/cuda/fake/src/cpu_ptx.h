@@ -2,11 +2,12 @@
 // what NVRTC compiled. A register is so many bits, whatever they mean. An instruction that is not
 // here does not compile, and its name is in what the compiler says.
 //
-// Where NVIDIA's manual (PTX ISA) leaves the last bits of a result open (`.approx`), the C library's
-// are taken; a NaN that is made is the one number that devices make.
+// Where NVIDIA's manual (PTX ISA) leaves the last bits of a result open (`.approx`), the C
+// library's are taken; a NaN that is made is the one number that devices make.
 #pragma once
 
 #include <cfenv>
+#include <limits>
 
 typedef uint8_t b8;
 typedef uint16_t b16;
@@ -119,13 +120,16 @@ PTX pred vote_sync_all_pred(pred vote, b32 mask) { return brigade_cpu::ballot(ma
     PTX B sub_##T(B a, B b) { return (B)(a - b); }                                              \
     PTX B mul_lo_##T(B a, B b) { return (B)((b64)a * b); }                                      \
     PTX B mad_lo_##T(B a, B b, B c) { return (B)((b64)a * b + c); }                             \
-    PTX B mul_hi_##T(T a, T b) { return (B)((__int128)a * b >> 8 * sizeof(T)); }                \
+    PTX B mul_hi_##T(T a, T b) {                                                                \
+        using Wide = std::conditional_t<T(-1) < 0, __int128, unsigned __int128>;                \
+        return (B)((Wide)a * b >> 8 * sizeof(T));                                               \
+    }                                                                                           \
     PTX B div_##T(T a, T b) { return b == 0 ? (B)~0 : (B)((__int128)a / b); }                   \
     PTX B rem_##T(T a, T b) { return b == 0 ? (B)~0 : (B)((__int128)a % b); }                   \
     PTX B min_##T(T a, T b) { return (B)(b < a ? b : a); }                                      \
     PTX B max_##T(T a, T b) { return (B)(a < b ? b : a); }                                      \
     PTX B neg_##T(B a) { return (B)-a; }                                                        \
-    PTX B abs_##T(T a) { return (B)(a < 0 ? -a : a); }                                          \
+    PTX B abs_##T(T a) { return a < 0 ? (B)-(B)a : (B)a; }                                         \
     PTX B shr_##T(T a, b32 by) {                                                                \
         return by < 8 * sizeof(T) ? (B)(a >> by) : a < 0 ? (B)~0 : (B)0;                        \
     }                                                                                           \
@@ -218,8 +222,14 @@ PTX b32 pack_32(b16 low, b16 high) { return (b32)high << 16 | low; }
     PTX F rcp_rn_##F(F a) { return of(1 / as(a)); }                                             \
     PTX F sqrt_rn_##F(F a) { return of(std::sqrt(as(a))); }                                     \
     PTX F fma_rn_##F(F a, F b, F c) { return of(std::fma(as(a), as(b), as(c))); }               \
-    PTX F min_##F(F a, F b) { return of(std::fmin(as(a), as(b))); }                             \
-    PTX F max_##F(F a, F b) { return of(std::fmax(as(a), as(b))); }                             \
+    PTX F min_##F(F a, F b) {                                                                   \
+        if (as(a) != as(a) || as(b) != as(b)) return of(as(a) != as(a) ? as(b) : as(a));        \
+        return as(a) == as(b) ? a | b : as(a) < as(b) ? a : b;                                  \
+    }                                                                                           \
+    PTX F max_##F(F a, F b) {                                                                   \
+        if (as(a) != as(a) || as(b) != as(b)) return of(as(a) != as(a) ? as(b) : as(a));        \
+        return as(a) == as(b) ? a & b : as(a) > as(b) ? a : b;                                  \
+    }                                                                                           \
     PTX F mov_##F(F a) { return a; }                                                            \
     PTX F neg_##F(F a) { return a ^ (F)1 << (8 * sizeof(F) - 1); }                              \
     PTX F abs_##F(F a) { return a & ~((F)1 << (8 * sizeof(F) - 1)); }                           \
@@ -242,7 +252,9 @@ PTX_FLOATS(f32, as_float, of_float)
 PTX_FLOATS(f64, as_double, of_double)
 
 // A number too small for its mantissa's first place is zero, with its sign.
-PTX float flushed(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.f, value) : value; }
+PTX float flushed(float value) {
+    return std::fabs(value) < 0x1p-126f ? std::copysign(0.f, value) : value;
+}
 
 static __attribute__((noinline)) f32 fma_rm_f32(f32 a, f32 b, f32 c) {
     const int before = fegetround();
@@ -275,14 +287,17 @@ PTX f32 cvt_sat_f32_f32(f32 a) {
 PTX_FLOAT_OF(u8) PTX_FLOAT_OF(s8) PTX_FLOAT_OF(u16) PTX_FLOAT_OF(s16) PTX_FLOAT_OF(u32)
 PTX_FLOAT_OF(s32) PTX_FLOAT_OF(u64) PTX_FLOAT_OF(s64)
 
-// Towards zero; what is beyond the type is its end, and a NaN is zero.
-template <typename D> PTX D truncated(double value) {
-    if (value != value) return 0;
-    if (value >= std::ldexp(1.0, std::numeric_limits<D>::digits)) return std::numeric_limits<D>::max();
-    if (value <= (double)std::numeric_limits<D>::min()) return std::numeric_limits<D>::min();
+// Towards zero; what is beyond the type is its end. A NaN is zero where both are of 32 bits, else
+// the first bit alone.
+template <typename D, bool IS_WIDE> PTX D truncated(double value) {
+    using Bits = std::make_unsigned_t<D>;
+    if (value != value) return IS_WIDE ? (D)((Bits)1 << (8 * sizeof(D) - 1)) : 0;
+    using Limits = std::numeric_limits<D>;
+    if (value >= std::ldexp(1.0, Limits::digits)) return Limits::max();
+    if (value <= (double)Limits::min()) return Limits::min();
     return (D)value;
 }
 #define PTX_TRUNCATION(D)                                                                       \
-    PTX D cvt_rzi_##D##_f32(f32 a) { return truncated<D>(as_float(a)); }                        \
-    PTX D cvt_rzi_##D##_f64(f64 a) { return truncated<D>(as_double(a)); }
+    PTX D cvt_rzi_##D##_f32(f32 a) { return truncated<D, sizeof(D) == 8>(as_float(a)); }        \
+    PTX D cvt_rzi_##D##_f64(f64 a) { return truncated<D, true>(as_double(a)); }
 PTX_TRUNCATION(u32) PTX_TRUNCATION(s32) PTX_TRUNCATION(u64) PTX_TRUNCATION(s64)

@@ -10,6 +10,9 @@ use libloading::{Library, Symbol};
 
 type Program = *mut c_void;
 
+/// How it is asked, so that caches tell what was asked otherwise.
+pub(crate) const SOURCE: &str = include_str!("nvrtc.rs");
+
 /// The file that a test names.
 pub(crate) fn named() -> Option<&'static str> {
     static NAMED: OnceLock<Option<String>> = OnceLock::new();

@@ -12,8 +12,12 @@ use statement::Statement;
 use text::Text;
 
 /// How it is done, so that caches tell what was done otherwise.
-pub(crate) const SOURCES: [&str; 3] =
-    [include_str!("ptx.rs"), include_str!("ptx/statement.rs"), include_str!("ptx/operand.rs")];
+pub(crate) const SOURCES: [&str; 4] = [
+    include_str!("ptx.rs"),
+    include_str!("ptx/text.rs"),
+    include_str!("ptx/statement.rs"),
+    include_str!("ptx/operand.rs"),
+];
 
 /// The most shared memory that a kernel may declare; `cpu_ptx.h` has it too.
 const SHARED_BYTES: usize = 48 * 1024;
@@ -31,6 +35,9 @@ pub(crate) fn translate(module: &str) -> Result<String, String> {
             ".entry" => source.push_str(&kernel(&mut text)?),
             _ => source.push_str(&Statement::of(text.until(';')?)?.variable(&mut shared)?),
         }
+    }
+    if shared > 2 * SHARED_BYTES {
+        return Err(String::from("kernels have too much shared memory together"));
     }
     Ok(source)
 }
