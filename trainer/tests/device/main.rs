@@ -11,6 +11,8 @@ mod pipelines;
 mod races;
 mod tensor;
 mod training;
+#[path = "../training/unchecked.rs"]
+mod unchecked;
 mod world;
 
 use brigade_cuda_fake::has_device;

@@ -19,4 +19,5 @@ mod tiers;
 mod tiling;
 mod told;
 mod travel;
+mod unchecked;
 mod world;

@@ -11,7 +11,8 @@ use brigade_trainer::parallel::{Shards, Sharing, Stage};
 use brigade_trainer::precision::Precision;
 use brigade_trainer::state::State;
 
-use crate::world::{Folder, args, bits, ends, spread, train, unchecked, world};
+use crate::unchecked::unchecked;
+use crate::world::{Folder, args, bits, ends, spread, train, world};
 
 #[test]
 fn ordered_losses_have_the_same_bits_at_every_stage_and_tier() {
