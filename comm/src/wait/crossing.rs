@@ -3,8 +3,8 @@
 use super::{Standstill, Watch};
 
 impl Watch {
-    /// Where others wait, and what to do where that shows what a caller may not see, who
-    /// knows its own call only.
+    /// Where others wait, and what to do where that shows what a caller may not see, who knows its
+    /// own call only.
     pub(super) fn others_and_hint(&self, still: &Standstill<'_>) -> String {
         let reports = self.control.waiting_reports(self.group);
         let peer = still.peer().map(|peer| self.members[peer as usize]);

@@ -64,7 +64,7 @@ pub(crate) fn compile(
         let (named, contained, wanted) =
             (pointers(&names), pointers(&contents), pointers(&options));
         let count = names.len() as c_int;
-        create(
+        let created = create(
             &mut program,
             source.as_ptr(),
             c"kernels.cu".as_ptr(),
@@ -72,6 +72,9 @@ pub(crate) fn compile(
             contained.as_ptr(),
             named.as_ptr(),
         );
+        if created != 0 {
+            return Err(format!("{path} takes no source: {created}"));
+        }
         let code = compile(program, wanted.len() as c_int, wanted.as_ptr());
         let text = match code {
             0 => filled(library, program, "nvrtcGetPTX"),
@@ -117,9 +120,12 @@ unsafe fn filled(library: &Library, program: Program, name: &str) -> Result<Stri
     let mut bytes = 0;
     // SAFETY: the types are those of `nvrtc.h`, and the buffer is as long as was just said.
     unsafe {
-        function::<Size>(library, &format!("{name}Size"))?(program, &mut bytes);
+        let sized = function::<Size>(library, &format!("{name}Size"))?(program, &mut bytes);
         let mut text = vec![0; bytes];
-        function::<Fill>(library, name)?(program, text.as_mut_ptr());
+        let filled = function::<Fill>(library, name)?(program, text.as_mut_ptr());
+        if (sized, filled) != (0, 0) {
+            return Err(format!("{name}: {sized}, {filled}"));
+        }
         text.truncate(bytes.saturating_sub(1));
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
