@@ -52,7 +52,7 @@ def compared(script):
         beside(script, rank, world)
 
     run.__module__, run.__name__ = script.__module__, script.__name__
-    case(quick=True, bare=True, backends=("brigade",))(run)
+    case(quick=True, bare=True, is_program=False, backends=("brigade",))(run)
     return script
 
 

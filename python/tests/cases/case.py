@@ -31,8 +31,14 @@ class Case:
     in_python: tuple = ()
     # The function makes and ends groups itself.
     bare: bool = False
+    # Its ranks end as programs do, with all of their interpreter; None where it is bare.
+    is_program: bool | None = None
     # Exit statuses of ranks that end otherwise.
     ends: dict = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.is_program is None:
+            self.is_program = self.bare
 
     def statuses(self, world):
         """How the ranks should end."""
