@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <random>
-#include <set>
 
 #include "gathering.hpp"
 #include "rollcall.hpp"
@@ -21,11 +21,12 @@ constexpr auto GRACE = std::chrono::seconds(10);
 // And receives for which nothing has come yet: nobody knows whether it ever will.
 constexpr auto PATIENCE = std::chrono::seconds(1);
 
-// The groups of this process that have not ended, and how many default groups it has had.
+// The groups of this process that have not ended, and how many default groups it has had. One whose
+// last reference goes meanwhile is still among them, but there is no way to another reference.
 std::mutex groups_mutex;
 int eras = 0;
-std::set<Group *> &groups() {
-    static auto *groups = new std::set<Group *>;
+auto &groups() {
+    static auto *groups = new std::map<const Group *, c10::weak_intrusive_ptr<Group>>;
     return *groups;
 }
 
@@ -34,7 +35,7 @@ Acquaintance acquaintance(const std::vector<int> &ranks) {
     Acquaintance found;
     size_t size = 0;
     const std::lock_guard<std::mutex> lock(groups_mutex);
-    for (const Group *group : groups()) {
+    for (const auto &[group, reference] : groups()) {
         if (group->era() != eras) continue;
         const auto &theirs = group->ranks();
         std::vector<int> there;
@@ -111,18 +112,25 @@ Group::Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout
     static std::once_flag once;
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks++; }); });
     init();
-    const std::lock_guard<std::mutex> lock(groups_mutex);
-    eras += is_first_;
-    era_ = eras;
-    groups().insert(this);
 }
 
 Group::~Group() { shutdown(); }
 
+// Not while it is constructed: it has no references then.
+void Group::note() {
+    const auto self = Ptr<Group>::unsafe_reclaim_from_nonowning(this);
+    const std::lock_guard<std::mutex> lock(groups_mutex);
+    eras += is_first_;
+    era_ = eras;
+    groups().emplace(this, self);
+}
+
 std::vector<Group::Ptr<Group>> Group::all() {
     const std::lock_guard<std::mutex> lock(groups_mutex);
     std::vector<Ptr<Group>> all;
-    for (Group *group : groups()) all.push_back(Ptr<Group>::unsafe_reclaim_from_nonowning(group));
+    for (const auto &[group, reference] : groups()) {
+        if (auto held = reference.lock()) all.push_back(std::move(held));
+    }
     return all;
 }
 
@@ -333,15 +341,14 @@ Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vecto
         theirs.push_back(ranks_[ranks[at]]);
     }
     auto own = at_store(who_is(rank, theirs), [&] { return store->clone(); });
-    return c10::make_intrusive<Group>(std::move(own), rank, static_cast<int>(ranks.size()),
-                                      opts->timeout, std::move(theirs));
+    return make(std::move(own), rank, static_cast<int>(ranks.size()), opts->timeout,
+                std::move(theirs));
 }
 
 Group::Ptr<c10d::Backend> Group::merge(const Ptr<Store> &store, const Ptr<Options> &opts,
                                        const int &rank, const int &size) {
     auto own = at_store(who_, [&] { return store->clone(); });
-    return c10::make_intrusive<Group>(std::move(own), rank, size, opts->timeout,
-                                      std::vector<int>());
+    return make(std::move(own), rank, size, opts->timeout, std::vector<int>());
 }
 
 // Whatever has become of this group. Who is left meets over the wires of this one, not in the
@@ -376,8 +383,7 @@ Group::Ptr<c10d::Backend> Group::shrink(const std::vector<int64_t> &excluded, in
         brigade_comm_destroy(joined.comm);
         throw;
     }
-    auto left = c10::make_intrusive<Group>(store_, std::move(joined), rank, size, timeout,
-                                           std::move(ranks), is_first_);
+    auto left = make(store_, std::move(joined), rank, size, timeout, std::move(ranks), is_first_);
     if (!opts) left->options_->timeout = options_->timeout;
     return left;
 }

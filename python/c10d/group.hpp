@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "channel.hpp"
@@ -33,6 +34,13 @@ class Group final : public c10d::Backend {
     using Store = c10d::Store;
 
 public:
+    // One by a constructor, and those who end all groups find it.
+    template <typename... Arguments>
+    static Ptr<Group> make(Arguments &&...arguments) {
+        auto group = c10::make_intrusive<Group>(std::forward<Arguments>(arguments)...);
+        group->note();
+        return group;
+    }
     // Meet the others in the store. Returns when all have come, or one of them is known never to.
     // `ranks` are theirs in the default group, where they are known; that is the `first`.
     Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<int> ranks,
@@ -41,6 +49,8 @@ public:
     Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout,
           std::vector<int> ranks, bool is_first);
     ~Group() override;
+    // When the last reference has gone, while who looks for groups may still look at it.
+    void release_resources() override { shutdown(); }
 
     const std::vector<int> &ranks() const { return ranks_; }
     // Of groups with the same one ranks() are of the same default group.
@@ -123,7 +133,8 @@ private:
     template <typename Body>
     Work submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
                 const Tensors &outputs, Body body);
-    // Of this process.
+    // Among the groups of this process, and all of these.
+    void note();
     static std::vector<Ptr<Group>> all();
     static bool fail_at_exit(const std::string &why);
     // Leave the others: now, or at the exit if that has come.

@@ -19,8 +19,7 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &
         ranks.resize(size);
         std::iota(ranks.begin(), ranks.end(), 0);
     }
-    return c10::make_intrusive<brigade::Group>(store, rank, size, millis, std::move(ranks),
-                                               is_first);
+    return brigade::Group::make(store, rank, size, millis, std::move(ranks), is_first);
 }
 
 }  // namespace

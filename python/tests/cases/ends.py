@@ -1,6 +1,8 @@
 """How processes end, and what the others hear of it."""
 
+import datetime
 import gc
+import importlib
 import multiprocessing
 import os
 import re
@@ -8,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -224,6 +227,30 @@ def children_hear_of_a_parent_that_waits_for_them(backend, rank, world):
 @case(bare=True, worlds=(2,), backends=("brigade",))
 def who_raises_beside_a_thread_in_a_call_is_heard_of(backend, rank, world):
     assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("spawn")
+
+
+@case(
+    bare=True, is_program=False, worlds=(2,), backends=("brigade",), quick=True, needs_native=True
+)
+def groups_that_go_while_all_are_ended(_backend, rank, world):
+    if rank == 1:
+        return
+    backend = importlib.import_module("brigade.torch").find()
+    store, until = dist.HashStore(), time.monotonic() + 1.5
+    timeout = datetime.timedelta(seconds=20)
+
+    def again_and_again(act):
+        turns = 0
+        while time.monotonic() < until:
+            act()
+            turns += 1
+        return turns
+
+    with ThreadPoolExecutor() as threads:
+        makes = [lambda: backend.create(store, 0, 1, timeout, [0])] * 2
+        ends = [lambda: backend.end_all("", False)] * 2
+        for turns in threads.map(again_and_again, makes + ends):
+            assert turns > 0
 
 
 def end_groups_in_a_child(group):
