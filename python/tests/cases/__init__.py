@@ -1,12 +1,12 @@
 """All cases, in the order in which they are run."""
 
 from . import (
-    beside_gloo, collectives, ends, failures, lists, memory, messages, models, partings, pipelines,
-    rollcalls, sharded, shrinking, works,
+    beside_gloo, collectives, compiled, ends, failures, lists, memory, messages, models, partings,
+    pipelines, rollcalls, sharded, shrinking, works,
 )
 from .case import CASES
 
 __all__ = [
-    "CASES", "beside_gloo", "collectives", "ends", "failures", "lists", "memory", "messages",
-    "models", "partings", "pipelines", "rollcalls", "sharded", "shrinking", "works",
+    "CASES", "beside_gloo", "collectives", "compiled", "ends", "failures", "lists", "memory",
+    "messages", "models", "partings", "pipelines", "rollcalls", "sharded", "shrinking", "works",
 ]
