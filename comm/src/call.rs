@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use brigade_schedule::Collective;
 
-use crate::describe::beyond;
+use crate::numbers::beyond;
 use crate::{Dtype, Error, Op};
 
 /// How many elements each block has.

@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) transport_names: Vec<&'static str>,
     /// Which of the transports serves each member.
     pub(crate) routes: Arc<[Option<usize>]>,
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress: Arc<Progress<Self>>,
     pub(crate) world: Arc<World>,
     /// The world rank of each member.
     pub(crate) members: Arc<[u32]>,

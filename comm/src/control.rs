@@ -10,12 +10,13 @@
 //! What is said after the proof is sealed where the rank asks for that (`Settings::encrypt`), and
 //! else neither encrypted nor authenticated one by one.
 
-mod codec;
+pub(crate) mod codec;
 pub(crate) mod court;
 pub(crate) mod decoder;
 pub(crate) mod frame;
 mod history;
 mod monitor;
+pub(crate) mod order;
 mod summary;
 mod verdict;
 
@@ -23,13 +24,15 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use brigade_transports::seal::Sealer;
 use brigade_transports::{OursAlone, opened};
-use court::wire;
+
+use crate::locked::locked;
+use codec::wire;
 use decoder::Decoder;
 use frame::{Frame, Waiting};
 use monitor::Heard;
@@ -389,11 +392,6 @@ impl Drop for Control {
         }
         drop(self.kept.take());
     }
-}
-
-/// The lock, whether or not someone panicked while holding it: nothing here is left half changed.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

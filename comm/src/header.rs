@@ -4,8 +4,8 @@
 use brigade_schedule::Collective;
 
 use crate::call::{Call, Counts};
+use crate::codes::{code_name, number, with_number};
 use crate::purpose::Purpose;
-use crate::select::{code_name, number, with_number};
 use crate::{Dtype, Op};
 
 /// Bytes of a header on the wire.
@@ -64,7 +64,7 @@ pub(crate) struct Header([u8; HEADER_BYTES]);
 
 impl Header {
     /// The header of a collective call. The payload bytes and the sequence number are filled in
-    /// later. `algorithm_code` is that of [`crate::select::code`].
+    /// later. `algorithm_code` is that of [`crate::codes::code`].
     pub(crate) fn of_call(call: &Call, algorithm_code: u32, group: u64, window: Window) -> Self {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..2].copy_from_slice(&[MAGIC, window.0]);
@@ -264,7 +264,7 @@ mod tests {
     use brigade_schedule::Algorithm;
 
     use super::*;
-    use crate::select::code;
+    use crate::codes::code;
 
     #[test]
     fn windows_are_rounded_down_by_less_than_a_quarter() {

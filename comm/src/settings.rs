@@ -13,7 +13,7 @@ use brigade_schedule::Algorithm;
 use crate::bootstrap::{Patience, Site};
 use crate::header::Window;
 use crate::launch::NUMBER;
-use crate::transports::is_near;
+use crate::slip::is_near;
 use crate::{Error, Tuning, bytes, say};
 
 pub use rdma::RdmaSettings;

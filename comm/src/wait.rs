@@ -59,9 +59,6 @@ const TELL_AFTER: Duration = Duration::from_millis(60);
 const VERDICT_WAIT: Duration = Duration::from_millis(600);
 /// How long a rank that finds something else wrong waits to hear that another is to blame.
 pub(crate) const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
-/// How long after a rank has left its bytes may still be on their way: TCP sends a lost tail again
-/// after 200 ms, and after 400 ms more.
-const LEFT_GRACE: Duration = Duration::from_millis(700);
 /// How long after a rank has closed its wire word of its leaving may still be on its way.
 const CLOSED_GRACE: Duration = Duration::from_millis(100);
 

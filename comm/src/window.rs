@@ -19,15 +19,16 @@ mod request;
 mod tests;
 mod ways;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use brigade_transports::{Bells, Endpoint, TransportError};
 
-use crate::describe::beyond;
 use crate::eagerness::Eagerness;
 use crate::header::Header;
+use crate::locked::locked;
 use crate::maker::Maker;
+use crate::numbers::beyond;
 use crate::run::Stop;
 use crate::wait::{At, Stall, Standstill, Watch};
 use crate::{Communicator, Error};
@@ -132,11 +133,11 @@ impl Window {
         match &self.ways[rank] {
             Way::Own => self.held.write(offset, data),
             Way::Direct(remote) => {
-                let outcome = lock(remote).put(offset, data);
+                let outcome = locked(remote).put(offset, data);
                 outcome.map_err(|error| self.judge("put", error))?;
             }
             Way::Messages(asker) => {
-                let outcome = lock(asker).put(&self.held, offset, data);
+                let outcome = locked(asker).put(&self.held, offset, data);
                 outcome.map_err(|error| self.end(error))?;
             }
         }
@@ -154,11 +155,11 @@ impl Window {
         match &self.ways[rank] {
             Way::Own => self.held.read(offset, target),
             Way::Direct(remote) => {
-                let outcome = lock(remote).get(offset, target);
+                let outcome = locked(remote).get(offset, target);
                 outcome.map_err(|error| self.judge("get", error))?;
             }
             Way::Messages(asker) => {
-                let outcome = lock(asker).get(&self.held, offset, target);
+                let outcome = locked(asker).get(&self.held, offset, target);
                 outcome.map_err(|error| self.end(error))?;
             }
         }
@@ -176,11 +177,11 @@ impl Window {
         match &self.ways[rank] {
             Way::Own => self.held.add(signal, add),
             Way::Direct(remote) => {
-                let outcome = lock(remote).signal(signal, add);
+                let outcome = locked(remote).signal(signal, add);
                 outcome.map_err(|error| self.judge("signal", error))?;
             }
             Way::Messages(asker) => {
-                let outcome = lock(asker).signal(&self.held, signal, add);
+                let outcome = locked(asker).signal(&self.held, signal, add);
                 outcome.map_err(|error| self.end(error))?;
             }
         }
@@ -391,8 +392,4 @@ impl Drop for Window {
         let Watch { control, group, members, .. } = &self.held.watch;
         control.leave_group(*group, members.len());
     }
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@
 //! one after the other, on a progress thread of its own that is started by the first such call.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brigade_schedule::Collective;
@@ -13,6 +13,7 @@ use brigade_schedule::Collective;
 use crate::call::{Buffers, Call};
 use crate::communicator::{Communicator, Shared};
 use crate::dtype::Element;
+use crate::locked::locked;
 use crate::{Error, Op, inside};
 
 mod callbacks;
@@ -140,7 +141,7 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Work<'scope>, Error> {
         call.validate(self.shared.ranks, self.shared.rank)?;
         let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
-        let mut started = lock(&self.started);
+        let mut started = locked(&self.started);
         started.reserve(1);
         // SAFETY: what the body borrows lives as long as the scope, and the scope waits for the job
         // before it ends, also when its closure panics: a job that is queued is in the list of
@@ -157,12 +158,13 @@ impl<'scope> Scope<'scope, '_> {
 /// # Safety
 ///
 /// What the body borrows is neither freed nor used in another way until the outcome is there.
-unsafe fn submit(shared: &Arc<Shared>, run: Body<'_>) -> Result<Arc<Outcome>, Error> {
+unsafe fn submit(shared: &Arc<Shared>, run: Body<'_, Shared>) -> Result<Arc<Outcome>, Error> {
     inside::refuse(shared.number)?;
     let outcome = Outcome::new(Arc::clone(&shared.progress.callbacks));
     // SAFETY: only the lifetime of the box changes, and the caller vouches for what it borrows.
-    let run = unsafe { std::mem::transmute::<Body<'_>, Body<'static>>(run) };
-    shared.progress.submit(shared, Job { run, outcome: Arc::clone(&outcome) })?;
+    let run = unsafe { std::mem::transmute::<Body<'_, Shared>, Body<'static, Shared>>(run) };
+    let job = Job { run, broken: Shared::broken, outcome: Arc::clone(&outcome) };
+    shared.progress.submit((shared, shared.rank), job)?;
     Ok(outcome)
 }
 
@@ -191,7 +193,7 @@ impl Communicator {
     /// # Safety
     ///
     /// As for [`Communicator::start`], of all that the body borrows.
-    pub(crate) unsafe fn start_body(&self, run: Body<'_>) -> Result<Work<'static>, Error> {
+    pub(crate) unsafe fn start_body(&self, run: Body<'_, Shared>) -> Result<Work<'static>, Error> {
         // SAFETY: the caller's promise.
         let outcome = unsafe { submit(self.shared(), run) }?;
         Ok(Work { outcome, scope: PhantomData })
@@ -212,7 +214,7 @@ impl Communicator {
         struct WaitAll<'a>(&'a Mutex<Vec<Arc<Outcome>>>);
         impl Drop for WaitAll<'_> {
             fn drop(&mut self) {
-                for outcome in std::mem::take(&mut *lock(self.0)) {
+                for outcome in std::mem::take(&mut *locked(self.0)) {
                     let work = Work { outcome, scope: PhantomData };
                     // The error is reported below; a panicking body has nobody to tell.
                     let _ = work.wait();
@@ -227,7 +229,7 @@ impl Communicator {
         let result = {
             let _wait = WaitAll(&scope.started);
             let result = body(&scope);
-            let started = lock(&scope.started).clone();
+            let started = locked(&scope.started).clone();
             for outcome in started {
                 Work { outcome, scope: PhantomData }.wait()?;
             }
@@ -235,8 +237,4 @@ impl Communicator {
         };
         Ok(result)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

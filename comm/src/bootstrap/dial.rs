@@ -187,8 +187,8 @@ fn attempt(
     let patience = deadline.saturating_duration_since(Instant::now());
     line.say(
         &Frame::Join(Join {
-            rank: crate::control::court::wire(wish.rank),
-            ranks: crate::control::court::wire(wish.ranks),
+            rank: crate::control::codec::wire(wish.rank),
+            ranks: crate::control::codec::wire(wish.ranks),
             patience_ms: millis(patience),
             report_ms: wish.report_after.map_or(NEVER, millis),
             silence_ms: millis(wish.silence),

@@ -23,8 +23,9 @@ use super::proof::{self, Nonces, Side, random};
 use super::roster::{Failure, Roster};
 use super::sys::{Watch, poll};
 use crate::control::Refusal;
-use crate::control::court::{Audience, Court, Order};
+use crate::control::court::Court;
 use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, Unable, VERSION};
+use crate::control::order::{Audience, Order};
 use crate::say::warn;
 
 /// How long a failed root tells latecomers why it failed.

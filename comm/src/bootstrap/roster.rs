@@ -11,7 +11,7 @@ use super::DRAWN_BYTES;
 use super::vigil::{Reports, remains};
 use crate::control::frame::{Join, NEVER, Table, Unable, VERSION};
 use crate::control::{Member, RANKS_MAX, Refusal};
-use crate::describe::count_of;
+use crate::numbers::count_of;
 
 /// How long after a rank has gone it is told: those who go together are told together.
 const SETTLING: Duration = Duration::from_millis(200);
@@ -285,7 +285,7 @@ impl Roster {
         let seats = seats.filter(|seats| !seats.is_empty())?;
         let hub_rank = seats.iter().position(|seat| seat.process == *process);
         Some(Table {
-            hub_rank: hub_rank.map(crate::control::court::wire),
+            hub_rank: hub_rank.map(crate::control::codec::wire),
             nonce,
             seats: seats.iter().map(|seat| (seat.member.clone(), seat.card.clone())).collect(),
         })

@@ -12,6 +12,11 @@ pub(crate) struct Malformed {
     pub(crate) what: &'static str,
 }
 
+/// A rank as it travels.
+pub(crate) fn wire(rank: usize) -> u32 {
+    u32::try_from(rank).expect("ranks are bounded by RANKS_MAX")
+}
+
 /// A frame being written.
 pub(crate) struct Parts(pub(crate) Vec<u8>);
 

@@ -23,30 +23,20 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::codec::wire;
 use super::frame::{Frame, Waiting};
+use super::order::{Audience, Order};
 use super::verdict::{Verdict, WaitingReport};
 use crate::header::Header;
-use partings::Partings;
+use partings::{GROUPS_MAX, Partings};
 
 /// How long a rank that others report as lost may still say that it is leaving.
 const GRACE: Duration = Duration::from_millis(50);
 /// Stands for the call to come where a rank waits for something between two calls.
 pub(crate) const NO_SIGNATURE: [u8; 32] = [0; 32];
-/// The most communicators whose waiting calls are remembered.
-const GROUPS_MAX: usize = 1024;
 /// How often it is remembered that a rank has left a communicator in which others still are: some
 /// 50 bytes each.
 const PARTINGS_MAX: usize = 1 << 20;
-
-/// Who is to hear something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Audience {
-    One(usize),
-    All,
-}
-
-/// Something to be said to someone.
-pub(crate) type Order = (Audience, Frame);
 
 /// The state of a world whose ranks have all joined.
 #[derive(Debug)]
@@ -294,11 +284,6 @@ impl Court {
         let reports = stands.filter(|(_, stand)| !stand.is_over).map(report).collect();
         Frame::Answer { token, reports }
     }
-}
-
-/// A rank as it travels.
-pub(crate) fn wire(rank: usize) -> u32 {
-    u32::try_from(rank).expect("ranks are bounded by RANKS_MAX")
 }
 
 #[cfg(test)]

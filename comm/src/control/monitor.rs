@@ -12,8 +12,8 @@ use brigade_transports::OursAlone;
 
 use super::decoder::Decoder;
 use super::frame::Frame;
-use super::locked;
 use super::verdict::{Verdict, WaitingReport};
+use crate::locked::locked;
 
 /// A monitor reads small frames; it needs no more.
 const STACK_BYTES: usize = 128 << 10;

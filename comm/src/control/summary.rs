@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 
 use super::frame::Frame;
 use super::verdict::WaitingReport;
-use super::{ANSWER_TIMEOUT, Control, locked};
-use crate::describe::first_ranges;
+use super::{ANSWER_TIMEOUT, Control};
+use crate::locked::locked;
+use crate::numbers::first_ranges;
 
 /// The most bytes of all of it, but for the number of those of whom nothing is said.
 const BYTES_MAX: usize = 224;

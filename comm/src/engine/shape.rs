@@ -73,7 +73,7 @@ impl Engine {
     ) -> Result<usize, Box<Error>> {
         let algorithm = self.selector.choose(call, self.ranks, &self.settings)?.algorithm;
         let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
-        let code = crate::select::code(algorithm);
+        let code = crate::codes::code(algorithm);
         let window = Window::at_most(self.settings.window_bytes);
         let whole = purpose.whole(call);
         let header = Header::of_call(&whole, code, self.group, window).with_purpose(purpose);

@@ -9,6 +9,7 @@ use brigade_schedule::{Algorithm, Collective, Program};
 use super::recent::key_of;
 use super::{Engine, enough};
 use crate::call::{Call, Counts};
+use crate::codes::{code, number};
 use crate::drive::Prepared;
 use crate::extent::Memory;
 use crate::header::{Header, Window};
@@ -17,7 +18,6 @@ use crate::kernels::{self, Scale};
 use crate::middle::{Functions, Middle};
 use crate::plan::{Phase, link_update};
 use crate::reduction::Reduction;
-use crate::select::{code, number};
 use crate::{Dtype, Error, Op};
 
 /// A sharded update, before it meets any memory.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::LEFT_GRACE;
+/// How long after a rank has left its bytes may still be on their way: TCP sends a lost tail again
+/// after 200 ms, and after 400 ms more.
+const LEFT_GRACE: Duration = Duration::from_millis(700);
 
 /// Since when nothing has moved, and what was done about it.
 #[derive(Clone, Copy)]

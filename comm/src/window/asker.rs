@@ -211,8 +211,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::ways::Way;
-    use super::super::{Window, WindowSize, lock};
+    use super::super::{Window, WindowSize};
     use super::*;
+    use crate::locked::locked;
     use crate::{Communicator, Settings};
 
     const SIZE: WindowSize = WindowSize { bytes: 100, signals: 2 };
@@ -267,7 +268,7 @@ mod tests {
                     window.signal(1, 1, 1).expect("a signal");
                 } else {
                     window.wait(1, 2).expect("the others have theirs");
-                    let mut asker = lock(to_zero(window));
+                    let mut asker = locked(to_zero(window));
                     let head = nonsense(asker.window);
                     let bytes = [&head[..], &[7; 40]].concat();
                     assert_eq!(asker.requests.push(&bytes).expect("room"), bytes.len());
@@ -292,7 +293,7 @@ mod tests {
         each_rank(2, Duration::from_secs(1), |member, window| {
             if member.rank() == 0 {
                 // What the serving thread needs is taken, before rank 1 asks.
-                let _stuck = lock(&window.held.memory);
+                let _stuck = locked(&window.held.memory);
                 member.barrier().expect("rank 1 comes");
                 let bound = Instant::now() + Duration::from_secs(20);
                 while window.held.watch.stopped().is_none() && Instant::now() < bound {

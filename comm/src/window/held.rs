@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::WindowMemory;
 
-use super::{NAP, SHORT_NAP, WindowSize, lock};
+use super::{NAP, SHORT_NAP, WindowSize};
+use crate::locked::locked;
 use crate::wait::Watch;
 
 /// How often it is looked soon for a signal of this rank's own after one came unheard: for a second
@@ -58,11 +59,11 @@ impl Held {
     }
 
     pub(super) fn read(&self, offset: usize, target: &mut [u8]) {
-        lock(&self.memory).read(offset, target);
+        locked(&self.memory).read(offset, target);
     }
 
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
-        lock(&self.memory).write(offset, bytes);
+        locked(&self.memory).write(offset, bytes);
     }
 
     pub(super) fn add(&self, signal: usize, add: u64) {
@@ -88,7 +89,7 @@ impl Held {
     pub(super) fn sum(&self, signal: usize) -> u64 {
         let here = self.signals[signal].load(Ordering::Acquire);
         // Who looks again and again shall not hold up the thread that writes into the memory.
-        if self.is_reached { lock(&self.memory).signal(signal).wrapping_add(here) } else { here }
+        if self.is_reached { locked(&self.memory).signal(signal).wrapping_add(here) } else { here }
     }
 }
 
@@ -114,7 +115,7 @@ impl Looks {
         self.count.fetch_add(1, Ordering::SeqCst);
         // Either we see the sleeper, or it sees the number before it sleeps.
         if self.has_sleepers() {
-            drop(lock(&self.turn));
+            drop(locked(&self.turn));
             self.changed.notify_all();
         }
     }
@@ -127,7 +128,7 @@ impl Looks {
     pub(super) fn wait(&self, before: u64, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let mut turn = lock(&self.turn);
+        let mut turn = locked(&self.turn);
         while self.count() == before {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::ways::Rest;
-use super::{Window, WindowSize, lock};
+use super::{Window, WindowSize};
+use crate::locked::locked;
 use crate::{Communicator, Error, Settings};
 
 /// What hangs shall fail, not hang.
@@ -49,7 +50,7 @@ fn who_waits_while_another_thread_sleeps_at_the_bells_keeps_its_own_deadline() {
             return;
         }
         let Rest::Bells(ends) = &*window.rest else { panic!("nobody asks over shared memory") };
-        let asleep = lock(ends);
+        let asleep = locked(ends);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| window.wait(0, 1));
             let is_in_time = comes_true(|| waits.is_finished());

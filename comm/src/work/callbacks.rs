@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::lock;
+use crate::locked::locked;
 
 type Function = Box<dyn FnOnce() + Send>;
 
@@ -49,7 +49,7 @@ impl Callbacks {
 
     /// A function will be due. There will be a thread to run it.
     pub(super) fn promise(self: &Arc<Self>) -> io::Result<()> {
-        let mut queue = lock(&self.queue);
+        let mut queue = locked(&self.queue);
         if queue.threads == 0 {
             self.one_more(&mut queue)?;
         }
@@ -59,7 +59,7 @@ impl Callbacks {
 
     /// A function that was promised is due.
     pub(super) fn run(self: &Arc<Self>, function: Function) {
-        let mut queue = lock(&self.queue);
+        let mut queue = locked(&self.queue);
         queue.promised -= 1;
         queue.due.push_back(function);
         if queue.due.len() > queue.idle {
@@ -80,13 +80,13 @@ impl Callbacks {
 
     fn serve(&self) {
         SERVES.set(self);
-        let mut queue = lock(&self.queue);
+        let mut queue = locked(&self.queue);
         loop {
             if let Some(function) = queue.due.pop_front() {
                 drop(queue);
                 // A panic has been printed, and there is nobody to hand it to.
                 let _panic = catch_unwind(AssertUnwindSafe(function));
-                queue = lock(&self.queue);
+                queue = locked(&self.queue);
                 continue;
             }
             if queue.closed && queue.promised == 0 {
@@ -104,7 +104,7 @@ impl Callbacks {
     /// End the threads once everything promised is done, and wait for that, but no longer than
     /// `timeout`, and not at all on one of them.
     pub(crate) fn close(&self, timeout: Duration) {
-        let mut queue = lock(&self.queue);
+        let mut queue = locked(&self.queue);
         queue.closed = true;
         self.changed.notify_all();
         let begun = Instant::now();

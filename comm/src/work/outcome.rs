@@ -7,8 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::callbacks::Callbacks;
-use super::{lock, sys};
+use super::sys;
 use crate::Error;
+use crate::locked::locked;
 
 /// How a call ends.
 pub(crate) type Ending = Result<(), Error>;
@@ -66,13 +67,13 @@ impl Outcome {
 
     /// From now on the call has ended; whoever waits or listens is told by [`Outcome::announce`].
     pub(super) fn settle(&self, ending: Ending) {
-        lock(&self.state).ending = Some(ending);
+        locked(&self.state).ending = Some(ending);
     }
 
     /// Tell those who wait or listen.
     pub(super) fn announce(&self) {
         self.done.notify_all();
-        let mut state = lock(&self.state);
+        let mut state = locked(&self.state);
         let listeners = std::mem::take(&mut state.listeners);
         let Some(ending) = state.ending.clone() else { return };
         drop(state);
@@ -83,7 +84,7 @@ impl Outcome {
 
     /// Tell `listener` when the call has ended, which may be now.
     pub(super) fn listen(&self, listener: Listener) {
-        let mut state = lock(&self.state);
+        let mut state = locked(&self.state);
         let Some(ending) = state.ending.clone() else { return state.listeners.push(listener) };
         drop(state);
         self.tell(listener, &ending);
@@ -101,11 +102,11 @@ impl Outcome {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        lock(&self.state).ending.is_some()
+        locked(&self.state).ending.is_some()
     }
 
     pub(super) fn wait(&self) -> Ending {
-        let mut state = lock(&self.state);
+        let mut state = locked(&self.state);
         loop {
             if let Some(ending) = &state.ending {
                 return ending.clone();
@@ -117,7 +118,7 @@ impl Outcome {
     pub(super) fn wait_for(&self, timeout: Duration) -> Option<Ending> {
         // A point in time that cannot be told is too far away to come.
         let Some(deadline) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
-        let mut state = lock(&self.state);
+        let mut state = locked(&self.state);
         loop {
             if let Some(ending) = &state.ending {
                 return Some(ending.clone());
@@ -157,7 +158,7 @@ impl Whole {
     }
 
     fn part_ended(&self, number: usize, ending: &Ending) {
-        let mut parts = lock(&self.parts);
+        let mut parts = locked(&self.parts);
         parts.left -= 1;
         if let Err(error) = ending
             && parts.failed.as_ref().is_none_or(|(earlier, _)| number < *earlier)

@@ -9,28 +9,29 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::callbacks::Callbacks;
-use super::lock;
 use super::outcome::{Ending, Outcome};
 use crate::Error;
-use crate::communicator::Shared;
+use crate::locked::locked;
 use crate::{interrupt, sys};
 
 /// How often whoever waits for what is queued is asked whether to go on.
 const ASK: Duration = Duration::from_millis(20);
 
-/// What the progress thread does for a call.
-pub(crate) type Body<'a> = Box<dyn FnOnce(&Shared) -> Ending + Send + 'a>;
+/// What the progress thread does for a call on something.
+pub(crate) type Body<'a, On> = Box<dyn FnOnce(&On) -> Ending + Send + 'a>;
 
 /// A call on its way to the progress thread.
-pub(super) struct Job {
-    pub(super) run: Body<'static>,
+pub(super) struct Job<On> {
+    pub(super) run: Body<'static, On>,
+    /// Why what it is made on can be used no more, after a call that panicked.
+    pub(super) broken: fn(&On) -> Error,
     pub(super) outcome: Arc<Outcome>,
 }
 
-/// The progress thread of a communicator and what it has to do.
-#[derive(Default)]
-pub(crate) struct Progress {
-    queue: Mutex<Queue>,
+/// The progress thread of a communicator and what it has to do. What calls are made `On`, it only
+/// keeps from ending while it carries one out.
+pub(crate) struct Progress<On> {
+    queue: Mutex<Queue<On>>,
     changed: Condvar,
     /// Jobs that are queued or being done. Written under the lock; a blocking call only looks.
     unsettled: AtomicUsize,
@@ -38,22 +39,38 @@ pub(crate) struct Progress {
     pub(crate) callbacks: Arc<Callbacks>,
 }
 
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct Queue<On> {
+    jobs: VecDeque<Job<On>>,
     closed: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
-    /// Queue a job, starting the thread if there is none. If that fails the job is not queued.
-    pub(super) fn submit(&self, shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
-        let mut queue = lock(&self.queue);
+impl<On> Default for Progress<On> {
+    fn default() -> Self {
+        let queue = Queue { jobs: VecDeque::new(), closed: false, thread: None };
+        Self {
+            queue: Mutex::new(queue),
+            changed: Condvar::new(),
+            unsettled: AtomicUsize::new(0),
+            callbacks: Arc::default(),
+        }
+    }
+}
+
+impl<On: Send + Sync + 'static> Progress<On> {
+    /// Queue a job of this rank, starting the thread if there is none. If that fails the job is not
+    /// queued.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        (on, rank): (&Arc<On>, u32),
+        job: Job<On>,
+    ) -> Result<(), Error> {
+        let mut queue = locked(&self.queue);
         if queue.thread.is_none() {
-            let weak = Arc::downgrade(shared);
-            let progress = Arc::clone(&shared.progress);
+            let weak = Arc::downgrade(on);
+            let progress = Arc::clone(self);
             let body = move || progress.serve(&weak);
-            let name = format!("brigade-{}", shared.rank);
+            let name = format!("brigade-{rank}");
             let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
                 Error::no_thread("thread for calls that go on: make calls that block", &error)
             });
@@ -66,10 +83,10 @@ impl Progress {
         Ok(())
     }
 
-    fn serve(&self, shared: &Weak<Shared>) {
+    fn serve(&self, on: &Weak<On>) {
         sys::run_behind();
         loop {
-            let mut queue = lock(&self.queue);
+            let mut queue = locked(&self.queue);
             let job = loop {
                 if let Some(job) = queue.jobs.pop_front() {
                     break job;
@@ -80,11 +97,11 @@ impl Progress {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             };
             drop(queue);
-            let Job { run, outcome } = job;
-            if let Some(shared) = shared.upgrade() {
-                let run = AssertUnwindSafe(|| run(&shared));
+            let Job { run, broken, outcome } = job;
+            if let Some(on) = on.upgrade() {
+                let run = AssertUnwindSafe(|| run(&on));
                 // The panic of an operator has been printed; whoever waits gets an error of it.
-                outcome.settle(catch_unwind(run).unwrap_or_else(|_| Err(shared.broken())));
+                outcome.settle(catch_unwind(run).unwrap_or_else(|_| Err(broken(&on))));
             } else {
                 // What it borrows may be freed as soon as it has ended.
                 drop(run);
@@ -99,7 +116,7 @@ impl Progress {
 
     /// One job is done.
     fn settle(&self) {
-        let _queue = lock(&self.queue);
+        let _queue = locked(&self.queue);
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
 
@@ -114,9 +131,9 @@ impl Progress {
 
     #[cold]
     fn wait_for_queue(&self, give_up: &dyn Fn()) {
-        let is_unsettled = |_: &mut Queue| self.unsettled.load(Ordering::Acquire) > 0;
+        let is_unsettled = |_: &mut Queue<On>| self.unsettled.load(Ordering::Acquire) > 0;
         loop {
-            let queue = lock(&self.queue);
+            let queue = locked(&self.queue);
             let waited = self.changed.wait_timeout_while(queue, ASK, is_unsettled);
             if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
                 return;
@@ -130,7 +147,7 @@ impl Progress {
     /// End the thread; everything queued is carried out first.
     pub(crate) fn close(&self) {
         let thread = {
-            let mut queue = lock(&self.queue);
+            let mut queue = locked(&self.queue);
             queue.closed = true;
             queue.thread.take()
         };
@@ -152,12 +169,13 @@ mod tests {
 
     #[test]
     fn a_job_whose_communicator_is_gone_ends() {
-        let progress = Progress::default();
+        let progress = Progress::<()>::default();
         let outcome = Outcome::new(Callbacks::unattended());
-        let run = Box::new(|_: &Shared| unreachable!("there is nothing to run it on"));
+        let run = Box::new(|_: &()| unreachable!("there is nothing to run it on"));
+        let broken = |_: &()| unreachable!("nothing panics");
         {
-            let mut queue = lock(&progress.queue);
-            queue.jobs.push_back(Job { run, outcome: Arc::clone(&outcome) });
+            let mut queue = locked(&progress.queue);
+            queue.jobs.push_back(Job { run, broken, outcome: Arc::clone(&outcome) });
             queue.closed = true;
         }
         progress.unsettled.fetch_add(1, Ordering::Relaxed);

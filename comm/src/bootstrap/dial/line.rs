@@ -74,8 +74,8 @@ impl Line {
     pub(super) fn excuse(&mut self, wish: &Wish<'_>, why: String, deadline: Instant) {
         let until = deadline.min(Instant::now() + GRACE);
         let unable = Frame::Unable(Unable {
-            rank: crate::control::court::wire(wish.rank),
-            ranks: crate::control::court::wire(wish.ranks),
+            rank: crate::control::codec::wire(wish.rank),
+            ranks: crate::control::codec::wire(wish.ranks),
             process: wish.process,
             member: wish.member.clone(),
             why,

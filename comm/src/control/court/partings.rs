@@ -6,8 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Audience, GROUPS_MAX, Order, wire};
+use crate::control::codec::wire;
 use crate::control::frame::Frame;
+use crate::control::order::{Audience, Order};
+
+/// The most communicators that are remembered although all members have left them; and, in the
+/// court, those whose waiting calls are.
+pub(super) const GROUPS_MAX: usize = 1024;
 
 /// Who has left which communicator, and what has been told of that.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use super::facts::Facts;
 use super::link::{Linked, link};
 use super::lower::signature;
 use crate::call::Call;
+use crate::codes::code;
 use crate::communicator::SMALL_BYTES;
-use crate::select::{Selector, code};
+use crate::select::Selector;
 use crate::{Error, Op, Settings};
 
 /// A call by its schedule, but for addresses.
