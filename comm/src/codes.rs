@@ -6,8 +6,9 @@ const HIERARCHICAL: u32 = 64;
 const NODE_DOUBLING: u32 = 96;
 const SERVER: u32 = 128;
 
-/// The algorithm in a header: eight bits for the family, and from there on its number, if it has one. Of each there are at most
-/// [`RANKS_MAX`](brigade_schedule::RANKS_MAX), so no two algorithms share a code of 24 bits.
+/// The code of an algorithm: eight bits for the family, and from there on its number, if it has
+/// one. Of each there are at most [`RANKS_MAX`](brigade_schedule::RANKS_MAX), so no two algorithms
+/// share a code of 24 bits.
 pub(crate) fn code(algorithm: Algorithm) -> u32 {
     match algorithm {
         Algorithm::Hierarchical { node_ranks } => HIERARCHICAL | (node_ranks << 8),

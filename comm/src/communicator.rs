@@ -20,7 +20,7 @@ use crate::nodes::numbers;
 use crate::purpose::Purpose;
 use crate::select::Selector;
 use crate::wait::{Watch, error_of};
-use crate::work::Progress;
+use crate::work::progress::Progress;
 use crate::world::World;
 use crate::{Dtype, Error, Settings};
 

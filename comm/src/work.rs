@@ -18,13 +18,12 @@ use crate::{Error, Op, inside};
 
 mod callbacks;
 mod outcome;
-mod progress;
+pub(crate) mod progress;
 mod sys;
 
 use callbacks::Callbacks;
 pub use outcome::Event;
 use outcome::{Listener, Outcome, Whole};
-pub(crate) use progress::Progress;
 use progress::{Body, Job};
 
 /// A call in flight.

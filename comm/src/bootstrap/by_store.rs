@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::dial::Wish;
+use super::error::JoinError;
+use super::id::UniqueId;
+use super::meet::{Joined, join};
+use super::site::Site;
 use super::store::StoreClient;
 use super::target::Target;
 use super::vigil::Vigil;
-use super::{JoinError, Joined, Site, UniqueId, join};
+use super::wish::Wish;
 use crate::launch::{JobSecret, StoreAddress};
 
 /// How long a store may take to forget an id.

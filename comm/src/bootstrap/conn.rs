@@ -10,7 +10,6 @@ use brigade_transports::seal::Seals;
 use brigade_transports::{OursAlone, keepalive};
 use socket2::SockRef;
 
-use super::SILENCE;
 use super::outbox::Outbox;
 use super::proof::Nonces;
 use super::sys::Watch;
@@ -26,6 +25,8 @@ const OUTBOX_FRAMES_MAX: usize = 4096;
 /// The most bytes taken from one connection before the others have their turn.
 const TURN_BYTES: usize = 64 << 10;
 
+/// How long nothing may be heard of the root's machine by those who are not told.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// The silences after which a connection ends are from here, as those of wires, to here, as the
 /// kernel counts milliseconds.
 const SILENCE_MIN: Duration = Duration::from_secs(2);

@@ -12,41 +12,26 @@ use std::time::{Duration, Instant};
 use brigade_transports::seal::Sealer;
 use brigade_transports::{opened, remedy};
 
-use super::conn::tune;
+use super::conn::{SILENCE, tune};
+use super::error::{JoinError, system};
 use super::names::Lookup;
 use super::proof;
 use super::target::{Found, Setback, Target};
-use super::{CardMaker, JoinError, Outlook, SILENCE, Vigil, draw, system};
+use super::vigil::{Outlook, Vigil};
+use super::wish::{Wish, draw};
+use crate::control::Refusal;
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::control::frame::{Table, root_bytes_max};
-use crate::control::{Member, Refusal};
-use line::{Line, may_pass, passing};
+use line::{BACKOFF_MIN, GRACE, Line, may_pass, passing};
 
 /// How long one address may take to connect, when others could be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a root may take to prove itself.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the root may take to tell us that the deadline has passed.
-const GRACE: Duration = Duration::from_millis(500);
 /// For how long a root that knows another secret than its id may be on its way out.
 const DOUBT: Duration = Duration::from_secs(2);
-const BACKOFF_MIN: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
-
-/// What a rank asks for.
-pub(super) struct Wish<'a> {
-    pub(super) rank: usize,
-    pub(super) ranks: usize,
-    pub(super) card: &'a mut CardMaker<'a>,
-    pub(super) process: [u8; 16],
-    pub(super) member: Member,
-    /// After how long the root shall tell who is missing.
-    pub(super) report_after: Option<Duration>,
-    pub(super) silence: Duration,
-    /// Whether to seal what is said.
-    pub(super) encrypt: bool,
-}
 
 /// A seat, and the connection that stays open.
 pub(super) struct Seat {

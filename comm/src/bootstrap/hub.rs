@@ -18,10 +18,10 @@ use brigade_transports::{OursAlone, seal};
 
 use super::bell::{Bell, Ending};
 use super::conn::{Conn, Phase};
-use super::listen;
 use super::proof::{self, Nonces, Side, random};
 use super::roster::{Failure, Roster};
 use super::sys::{Watch, poll};
+use super::{listen, process};
 use crate::control::Refusal;
 use crate::control::court::Court;
 use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, Unable, VERSION};
@@ -69,7 +69,7 @@ impl Hub {
             listener: Some(OursAlone::new(listener)),
             secret,
             nonce,
-            process: super::process_token(false)?,
+            process: process::process_token(false)?,
             conns: Vec::new(),
             own: Vec::new(),
             ending: None,
@@ -322,8 +322,7 @@ impl Hub {
         let seated = seated.filter_map(|(index, conn)| Some((conn.rank()?, index)));
         let seated: HashMap<usize, usize> = seated.collect();
         for said in orders.chunk_by(|(one, _), (other, _)| one == other) {
-            let frames = said.iter().flat_map(|(_, frame)| frame.encode());
-            let bytes: Arc<[u8]> = frames.collect();
+            let bytes: Arc<[u8]> = said.iter().flat_map(|(_, frame)| frame.encode()).collect();
             match said[0].0 {
                 Audience::All => {
                     seated.values().for_each(|at| self.conns[*at].say(Arc::clone(&bytes)));

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use brigade_transports::opened;
 use socket2::{Domain, SockRef, Socket, Type};
 
+use super::error::JoinError;
 use super::names::{Lookup, at_port};
 use super::sys::host_name;
-use super::{JoinError, Outlook, Vigil};
+use super::vigil::{Outlook, Vigil};
 use crate::launch::RootAddress;
 
 /// Connections that may wait to be accepted: all ranks of a large job at once.

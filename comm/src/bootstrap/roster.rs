@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use super::DRAWN_BYTES;
+use super::process::DRAWN_BYTES;
 use super::vigil::{Reports, remains};
 use crate::control::frame::{Join, NEVER, Table, Unable, VERSION};
 use crate::control::{Member, RANKS_MAX, Refusal};

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::id::FILE_POLL;
+use super::error::JoinError;
+use super::id::{FILE_POLL, UniqueId};
 use super::names::{Lookup, at_port};
-use super::{JoinError, Outlook, UniqueId};
+use super::vigil::Outlook;
 use crate::control::Refusal;
 use crate::launch::RootAddress;
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{SILENCE, Site};
+use super::conn::SILENCE;
+use super::site::Site;
 use crate::control::Control;
 use crate::say::warn;
 

@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 use brigade_transports::TransportError;
 use brigade_transports::seal::{Offer, Sealer};
 
-use super::{BACKOFF_MIN, GRACE, Wish};
 use crate::bootstrap::proof::{self, Nonces, Side, random};
 use crate::bootstrap::target::{Setback, Target};
-use crate::bootstrap::{Outlook, Vigil};
+use crate::bootstrap::vigil::{Outlook, Vigil};
+use crate::bootstrap::wish::Wish;
 use crate::control::Refusal;
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, Unable, VERSION};
 
+/// How long the root may take to tell us that the deadline has passed.
+pub(super) const GRACE: Duration = Duration::from_millis(500);
+pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(1);
 /// How long what has come in time is still read.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 /// How often a rank that waits for the others looks whether its root is still the right one.

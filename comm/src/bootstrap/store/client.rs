@@ -8,8 +8,8 @@ use brigade_transports::opened;
 use thiserror::Error;
 
 use super::super::names::{Lookup, at_port};
-use super::super::{Outlook, Vigil};
 use super::{GO_ON, KEY_PREFIX, MAGIC, number, write_text};
+use crate::bootstrap::vigil::{Outlook, Vigil};
 
 /// How long one address may take to connect, when others could be tried.
 const CONNECT: Duration = Duration::from_secs(2);
