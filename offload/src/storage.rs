@@ -13,6 +13,7 @@
 //! Beside all that, a [`Partial`] is written as any file is, and bears its name only once it is
 //! whole; [`write_whole`] does that with what is written in one go, wherever that is to go.
 
+mod body;
 mod claim;
 mod engine;
 mod error;
@@ -20,7 +21,9 @@ mod file;
 #[cfg(test)]
 mod folder;
 mod inbox;
+mod kind;
 mod mapped;
+mod names;
 mod namespace;
 mod owner;
 mod partial;
@@ -34,6 +37,7 @@ mod store;
 mod sys;
 mod threads;
 mod uring;
+mod wake;
 mod whole;
 
 pub use error::{Operation, StorageError};

@@ -6,9 +6,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::body::{Body, body, options, refused, reserve};
 use super::error::{Operation, StorageError};
+use super::names::{is_one, sync_folder};
 use super::owner;
-use super::place::{Body, Place, body, is_one, options, refused, reserve, sync_folder};
 use super::sys;
 
 /// How often a file may go between its opening and its owning.
@@ -62,14 +63,15 @@ impl Claimed {
         let refused = |operation, e: io::Error| refused(operation, path, bytes, &e);
         let found = fs::metadata(path).ok();
         if found.as_ref().is_some_and(|found| !found.is_file()) {
-            let (body, there) = Place::System.open(path)?;
+            let (body, there) =
+                Body::open(path).map_err(|e| self::refused(Operation::Open, path, 0, &e))?;
             if there < bytes {
                 return Err(refused(
                     Operation::Allocate,
                     io::Error::from_raw_os_error(libc::ENOSPC),
                 ));
             }
-            Place::System.own(path, &body)?;
+            body.own(path)?;
             return Ok(Self { path: path.into(), bytes, held: Held::Device(body) });
         }
         for _ in 0..TRIES {

@@ -4,15 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::file::Opened;
+use super::kind::Kind;
+use super::wake::Wake;
 use crate::memory::Window;
-
-/// What a transfer does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    Sync,
-}
 
 /// One transfer, of at most one block.
 #[derive(Debug, Clone)]
@@ -66,10 +60,4 @@ pub(crate) trait Engine {
     fn news(&mut self) -> Vec<String> {
         Vec::new()
     }
-}
-
-/// Ends an engine's wait from another thread.
-pub(crate) trait Wake: Send + Sync {
-    /// The next or present [`Engine::turn`] returns at once.
-    fn wake(&self);
 }

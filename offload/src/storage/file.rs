@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::body::Body;
 use super::error::StorageError;
 use super::inbox::Inbox;
 use super::namespace::Namespace;
 use super::pieces::Grain;
-use super::place::Body;
 use super::request::Ticket;
 
 /// Devices that are told apart; more than these share their bounds.

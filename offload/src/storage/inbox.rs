@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::engine::Wake;
 use super::request::{Request, Ticket};
+use super::wake::Wake;
 
 /// The door between callers and the storage's thread.
 #[derive(Default)]
@@ -180,9 +180,9 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::AtomicUsize;
 
-    use super::super::engine::Kind;
+    use super::super::body::Body;
     use super::super::file::Opened;
-    use super::super::place::Body;
+    use super::super::kind::Kind;
     use super::super::request::{Priority, way};
     use super::*;
     use crate::memory::{Arena, Budget, Category};

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::{StorageError, in_mib};
-use super::{owner, place, sys};
+use super::{names, owner, sys};
 
 /// How long another process may take to rename its file, which has the name for that moment.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -116,7 +116,7 @@ impl Partial {
         self.file.sync_all()?;
         let path = self.path.clone();
         self.take_name()?;
-        place::sync_folder(&path)
+        names::sync_folder(&path)
     }
 
     /// Take the place of what had its name.
@@ -229,7 +229,7 @@ fn without_name(path: &Path) -> io::Result<Option<File>> {
         return Ok(None);
     }
     let mut options = OpenOptions::new();
-    match options.write(true).custom_flags(libc::O_TMPFILE).open(place::folder(path)) {
+    match options.write(true).custom_flags(libc::O_TMPFILE).open(names::folder(path)) {
         Ok(file) => Ok((!is_taken(&file)).then_some(file)),
         Err(error) => match error.raw_os_error() {
             Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL | libc::ENOSYS) => Ok(None),
@@ -266,7 +266,7 @@ fn is_taken(file: &File) -> bool {
 
 /// Whether this file has that name.
 fn is_at(file: &File, name: &Path) -> bool {
-    place::is_one(file.metadata(), fs::symlink_metadata(name))
+    names::is_one(file.metadata(), fs::symlink_metadata(name))
 }
 
 fn beside(path: &Path) -> PathBuf {

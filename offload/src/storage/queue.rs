@@ -10,8 +10,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::engine::{Completion, Kind, Transfer};
+use super::engine::{Completion, Transfer};
 use super::file::DEVICES;
+use super::kind::Kind;
 use super::pieces::{Span, cut};
 use super::request::{Awaited, Priority, Request, Ticket, way};
 

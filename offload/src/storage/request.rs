@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::Kind;
 use super::error::{Operation, StorageError};
 use super::file::{DEVICES, Opened};
+use super::kind::Kind;
 use super::pieces::Span;
+use super::sys::REPEATS_MAX;
 use crate::memory::{Buffer, Window};
-
-/// How often the system may put a request's transfers off before that is its answer.
-pub(super) const REPEATS_MAX: u32 = 10_000;
 
 /// Who goes first when the device is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -160,12 +160,14 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::super::engine::{Kind, Transfer, Wake};
+    use super::super::body::Body;
+    use super::super::engine::Transfer;
     use super::super::error::StorageError;
     use super::super::file::Opened;
+    use super::super::kind::Kind;
     use super::super::pieces::Grain;
-    use super::super::place::Body;
     use super::super::request::{Outcome, Priority, Request};
+    use super::super::wake::Wake;
     use super::*;
     use crate::memory::{Arena, Budget, Category};
 

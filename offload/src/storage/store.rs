@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::engine::{Engine, Kind};
+use super::body::Body;
+use super::engine::Engine;
 use super::error::StorageError;
 use super::file::{File, Opened};
 use super::inbox::Inbox;
-use super::place::{Body, Place};
+use super::kind::Kind;
+use super::place::Place;
 use super::queue::Queue;
 use super::request::{Pending, Priority, Request};
 use super::serve::{Maker, Server};
@@ -170,7 +172,7 @@ impl Storage {
     /// Errors: somebody else owns it, who lives. What a dead one had under way is waited for, up to
     /// five seconds.
     pub fn own(&self, file: &File) -> Result<(), StorageError> {
-        self.inner.place.own(file.path(), file.opened.body())
+        file.opened.body().own(file.path())
     }
 
     /// Let others own it, if nobody else has it open with us.
@@ -180,7 +182,7 @@ impl Storage {
 
     /// The process that owns this file, where one does and the system tells.
     pub fn owner(&self, file: &File) -> Option<u32> {
-        self.inner.place.owner(file.opened.body())
+        file.opened.body().owner()
     }
 
     /// Let a file be at least `bytes` long, with its space reserved.

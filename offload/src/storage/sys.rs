@@ -7,9 +7,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::engine::Wake;
-use super::request::REPEATS_MAX;
+use super::wake::Wake;
 use crate::memory::Window;
+
+/// How often the system may put something off, or break it off, before that is its answer.
+pub(super) const REPEATS_MAX: u32 = 10_000;
 
 /// Read at `offset` into the window, perhaps less than all of it.
 pub(super) fn read_at(descriptor: i32, window: Window, offset: u64) -> io::Result<usize> {

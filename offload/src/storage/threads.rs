@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::engine::{Completion, Engine, Kind, Transfer, Wake};
+use super::engine::{Completion, Engine, Transfer};
+use super::kind::Kind;
 use super::sys;
+use super::wake::Wake;
 
 /// A pool of threads. Transfers beyond their number wait in order.
 pub(super) struct Threads {

@@ -14,9 +14,10 @@ use self::passthrough::Passthrough;
 use self::polled::Polled;
 pub(super) use self::sys::TRANSFER_BYTES_MAX;
 use self::sys::{Ring, TransferEntry};
-use super::engine::{Completion, Engine, Transfer, Wake};
+use super::engine::{Completion, Engine, Transfer};
 use super::namespace::Namespace;
 use super::sys::Bell;
+use super::wake::Wake;
 use crate::memory::Arena;
 
 /// Files that the kernel holds for us; more than these cost a look-up each transfer.

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
+use super::names;
 use super::partial::Partial;
-use super::place;
 
 /// As many links as Linux follows, too.
 const LINKS_MAX: usize = 40;
@@ -52,7 +52,7 @@ pub fn target(path: &Path) -> io::Result<Option<PathBuf>> {
         if !path.is_symlink() {
             return Ok(Some(path));
         }
-        let folder = fs::canonicalize(place::folder(&path))?;
+        let folder = fs::canonicalize(names::folder(&path))?;
         if folder.starts_with("/proc") {
             return Ok(None);
         }

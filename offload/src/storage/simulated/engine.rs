@@ -6,7 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Clock, SimulatedDevice};
-use crate::storage::engine::{Completion, Engine, Kind, Transfer, Wake};
+use crate::storage::engine::{Completion, Engine, Transfer};
+use crate::storage::kind::Kind;
+use crate::storage::wake::Wake;
 
 /// Transfers under way, by when they end.
 pub(in crate::storage) struct Simulation {

@@ -6,12 +6,53 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::record::{Files, Record};
-use super::{Faults, Moved};
 use crate::memory::Window;
-use crate::storage::engine::Kind;
+use crate::storage::kind::Kind;
 
 /// Where a write may begin: files lie in this machine's memory.
 const FILE_BYTES_MAX: u64 = 64 << 30;
+
+/// What goes wrong: as chances in a million transfers, unless it says otherwise.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// Repeats all of it.
+    pub seed: u64,
+    /// Reads refused with EIO.
+    pub read_refused: u32,
+    /// Writes refused with EIO.
+    pub write_refused: u32,
+    /// Syncs refused with EIO.
+    pub sync_refused: u32,
+    /// This one of the syncs from now on refused with EIO, the first being 0.
+    pub refused_sync: Option<u64>,
+    /// Transfers that move less than they were asked to, at least one byte.
+    pub short: u32,
+    /// Reads that deliver one wrong bit and say nothing.
+    pub read_flipped: u32,
+    /// Writes that store one wrong bit and say nothing.
+    pub write_flipped: u32,
+    /// Writes refused with ENOSPC from so many written bytes on. The one that crosses it is short.
+    pub full_after_bytes: Option<u64>,
+    /// No file can be made or extended beyond this many bytes in all.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// What a simulated device has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moved {
+    /// Transfers from it.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Transfers to it.
+    pub writes: u64,
+    /// Bytes of them.
+    pub write_bytes: u64,
+    /// Syncs that it reported as done.
+    pub syncs: u64,
+    /// Faults of any sort that were put in.
+    pub faults: u64,
+}
 
 /// All that a device knows.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::storage::engine::Wake;
+use crate::storage::wake::Wake;
 
 /// How long a step may take: there is nothing in it to wait for.
 const LIMIT: Duration = Duration::from_secs(60);

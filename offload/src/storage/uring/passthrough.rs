@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use io_uring::{cqueue, squeue};
 
-use super::super::engine::{Completion, Kind, Transfer};
+use super::super::engine::{Completion, Transfer};
+use super::super::kind::Kind;
 use super::super::namespace::Namespace;
 use super::command::Command;
 use super::sys::Ring;

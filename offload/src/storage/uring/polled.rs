@@ -10,8 +10,9 @@
 use std::io;
 use std::time::Duration;
 
-use super::super::engine::{Completion, Kind, Transfer};
+use super::super::engine::{Completion, Transfer};
 use super::super::file::DEVICES;
+use super::super::kind::Kind;
 use super::super::namespace::longest_request;
 use super::sys::{Ring, TransferEntry};
 use crate::memory::Arena;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use super::super::engine::{Kind, Transfer};
+use super::super::engine::Transfer;
+use super::super::kind::Kind;
 use super::command::Command;
 use super::patience::Patience;
 use crate::memory::{Arena, Window};
