@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use super::carrier::Carrier;
 use super::error::StoreError;
 use super::gather::gather;
-use super::state::{StateFile, Which};
+use super::opening::Which;
+use super::state::StateFile;
 use crate::layout::{Dtype, Held, Member, Placed, Tensor, Unrecoverable, pieces};
 use crate::storage::StorageError;
 

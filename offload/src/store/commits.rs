@@ -2,7 +2,8 @@
 
 use super::checkpoint::open_common;
 use super::error::StoreError;
-use super::tiers::{Shelf, Store, Tier};
+use super::slot::Tier;
+use super::tiers::{Shelf, Store};
 use crate::layout::{NOTE_BYTES_MAX, Unsealable};
 
 impl Store {

@@ -3,9 +3,32 @@
 use super::error::StoreError;
 use super::shared::PendingBlock;
 use super::state::StateFile;
-use crate::layout::Piece;
+use crate::layout::{Piece, Placed};
 use crate::memory::Category;
 use crate::storage::Priority;
+
+impl StateFile {
+    /// Read bytes of the state, from `offset` on: those of tensors and of the gaps between them.
+    ///
+    /// Errors: nothing was ever committed, or a block of them is damaged or cannot be read.
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), StoreError> {
+        self.must_have_generation()?;
+        let bytes = target.len() as u64;
+        gather(&[self], &[Piece { source: 0, offset, target: 0, bytes }], target)
+    }
+
+    /// Read a part of a tensor, `from` so many bytes after its begin. Panics: if it ends before.
+    pub fn read_tensor(
+        &self,
+        placed: &Placed,
+        from: u64,
+        target: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let bytes = target.len() as u64;
+        assert!(from + bytes <= placed.tensor.bytes(), "{from} + {bytes} of {placed:?}");
+        self.read(placed.offset + from, target)
+    }
+}
 
 /// Bytes of one block, and where they go.
 #[derive(Clone, Copy)]

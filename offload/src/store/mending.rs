@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::StoreError;
-use super::opening::take_over;
+use super::opening::{Which, take_over};
 use super::shared::Shared;
-use super::state::{StateFile, Which};
+use super::state::StateFile;
 use crate::layout::{Candidate, erase};
 
 impl StateFile {

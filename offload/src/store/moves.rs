@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::error::StoreError;
 use super::held::Held;
 use super::run::{Broken, Run};
-use super::tiers::{Slot, Store, Tier};
+use super::slot::{Slot, Tier};
+use super::tiers::Store;
 use crate::memory::Buffer;
 use crate::storage::Priority;
 

@@ -6,12 +6,20 @@ use std::sync::Arc;
 
 use super::carrier::{Carrier, damaged};
 use super::error::StoreError;
-use super::state::Which;
 use crate::layout::{
     ALIGNMENT, Blueprint, Candidate, Fault, Generation, Geometry, Place, Placed, Recovered,
     SLOT_BYTES, Side, Step, Superblock, Unrecoverable, Wrong, recover,
 };
 use crate::storage::File;
+
+/// Which generation to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The newest that is whole on all stripes.
+    Newest,
+    /// The one with this number; anything newer is forgotten with the next write.
+    Number(u64),
+}
 
 pub(super) type Slots = [Result<Superblock, Fault>; 2];
 

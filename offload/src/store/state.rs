@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use super::carrier::{Carrier, damaged};
 use super::draft::Draft;
 use super::error::StoreError;
-use super::gather::gather;
-use super::opening::{Slots, load, nothing, overtaken, paths_of, random_id, slots, take_devices};
+use super::opening::{
+    Slots, Which, load, nothing, overtaken, paths_of, random_id, slots, take_devices,
+};
 use super::shared::{PendingBlock, Shared};
 use crate::layout::{
-    Blueprint, Directory, Fault, Generation, Geometry, Member, Piece, Placed, Step, erase, recover,
+    Blueprint, Directory, Fault, Generation, Geometry, Member, Placed, Step, erase, recover,
     withdraw,
 };
 use crate::memory::{Buffer, Category};
@@ -19,15 +20,6 @@ use crate::storage::{File, Priority, StorageError};
 
 /// How often a state is opened anew that somebody writes to meanwhile.
 const OPENINGS: usize = 8;
-
-/// Which generation to open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The newest that is whole on all stripes.
-    Newest,
-    /// The one with this number; anything newer is forgotten with the next write.
-    Number(u64),
-}
 
 /// The tensors of one rank, over one file or several.
 ///
@@ -234,27 +226,6 @@ impl StateFile {
         self.shared.read_entry(entry, block, buffer, priority)
     }
 
-    /// Read bytes of the state, from `offset` on: those of tensors and of the gaps between them.
-    ///
-    /// Errors: nothing was ever committed, or a block of them is damaged or cannot be read.
-    pub fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), StoreError> {
-        self.must_have_generation()?;
-        let bytes = target.len() as u64;
-        gather(&[self], &[Piece { source: 0, offset, target: 0, bytes }], target)
-    }
-
-    /// Read a part of a tensor, `from` so many bytes after its begin. Panics: if it ends before.
-    pub fn read_tensor(
-        &self,
-        placed: &Placed,
-        from: u64,
-        target: &mut [u8],
-    ) -> Result<(), StoreError> {
-        let bytes = target.len() as u64;
-        assert!(from + bytes <= placed.tensor.bytes(), "{from} + {bytes} of {placed:?}");
-        self.read(placed.offset + from, target)
-    }
-
     /// Read every block and check it. Errors: the first that is not what was written.
     pub fn verify(&self) -> Result<(), StoreError> {
         self.must_have_generation()?;
@@ -269,7 +240,7 @@ impl StateFile {
         convoy.finish(&mut land)
     }
 
-    fn must_have_generation(&self) -> Result<(), StoreError> {
+    pub(super) fn must_have_generation(&self) -> Result<(), StoreError> {
         if self.newest.is_none() {
             let paths = paths_of(&self.shared.files);
             let (wanted, found) = (String::from("any generation"), Vec::new());

@@ -19,10 +19,9 @@ use super::error::StoreError;
 use super::held::Held;
 use super::opening::random_id;
 use super::order::Order;
-use super::run::Run;
+use super::slot::{Plan, Slot, Tier};
 use super::state::StateFile;
-use super::work::Plan;
-use crate::layout::{ALIGNMENT, Blueprint, Directory, Member, Placed, Tensor};
+use crate::layout::{ALIGNMENT, Blueprint, Directory, Member, Tensor};
 use crate::memory::{Buffer, Category};
 
 /// Named tensors, some of them in host memory, all of them in files. How they move: `moves`.
@@ -56,32 +55,6 @@ impl Shelf {
     pub(super) fn new(mut state: StateFile) -> Self {
         Self { draft: state.begin_unmended(), state, has_failed: false }
     }
-}
-
-/// A tensor of the store.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) shelf: usize,
-    pub(super) placed: Placed,
-    /// Of its buffer: whole pages. \[bytes\]
-    pub(super) span: usize,
-    pub(super) tier: Tier,
-    pub(super) plan: Plan,
-}
-
-/// Where the newest contents of a tensor are.
-#[derive(Debug)]
-pub(super) enum Tier {
-    /// In the files; or nowhere yet, then it is zero.
-    File,
-    /// On its way into memory.
-    Coming(Run),
-    /// In memory; also in the files unless it was changed.
-    Host { buffer: Buffer, is_changed: bool },
-    /// In memory, on its way to the files, to leave memory then.
-    Going(Run),
-    /// With the caller.
-    Lent { was_changed: bool },
 }
 
 /// What became of uses, and how much was moved.

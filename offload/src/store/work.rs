@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::error::StoreError;
-use super::tiers::{Loan, Slot, Store, Tier};
+use super::slot::Tier;
+use super::tiers::{Loan, Store};
 use crate::memory::Buffer;
 use crate::storage::Priority;
 
@@ -14,18 +15,6 @@ pub struct Work {
     index: usize,
     /// Which of the tensor's moves it is; another one means that this one has ended.
     number: u64,
-}
-
-/// What is meant to become of a tensor.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    /// How often it was moved.
-    pub(super) moves: u64,
-    /// It stays in memory after it was written.
-    pub(super) is_wanted: bool,
-    needed_by: Option<Instant>,
-    /// How often it was not there in time.
-    missed: u64,
 }
 
 impl Work {
@@ -55,24 +44,6 @@ impl Work {
             store.note_wait(self.index);
         }
         result
-    }
-}
-
-impl Plan {
-    /// Whether the time has come. The clock is read only where one was given.
-    fn is_due(&self) -> bool {
-        self.needed_by.is_some_and(|needed_by| needed_by < Instant::now())
-    }
-}
-
-impl Slot {
-    /// Whether it is in memory.
-    fn is_there(&self) -> bool {
-        match &self.tier {
-            Tier::Coming(run) => run.is_done(),
-            Tier::File => false,
-            Tier::Host { .. } | Tier::Going(_) | Tier::Lent { .. } => true,
-        }
     }
 }
 
