@@ -8,6 +8,7 @@
 mod arena;
 mod buffer;
 mod ledger;
+mod pool;
 mod ranges;
 mod region;
 mod sys;

@@ -1,9 +1,10 @@
 //! The arena: one mapping, a hard budget, exact buffers.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use super::ranges::{Ranges, span_bytes};
+use super::pool::{Books, Pool};
+use super::ranges::span_bytes;
 use super::region::Region;
 use super::{ALIGNMENT, Buffer, Category, Ledger, Pages};
 
@@ -95,19 +96,7 @@ impl std::fmt::Debug for OverBudget {
 /// forked child has none of it: it would be copied, whole, and the budget be taken twice.
 #[derive(Debug, Clone)]
 pub struct Arena {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    region: Region,
-    books: Mutex<Books>,
-}
-
-#[derive(Debug)]
-struct Books {
-    ranges: Ranges,
-    ledger: Ledger,
+    pool: Arc<Pool>,
 }
 
 impl Arena {
@@ -127,9 +116,7 @@ impl Arena {
         }
         let region = Region::map(bytes, budget.best)
             .map_err(|e| ArenaError::Refused { bytes: budget.bytes, why: e.to_string() })?;
-        let capacity = region.bytes();
-        let books = Books { ranges: Ranges::new(capacity), ledger: Ledger::new(capacity) };
-        Ok(Self { inner: Arc::new(Inner { region, books: Mutex::new(books) }) })
+        Ok(Self { pool: Arc::new(Pool::new(region)) })
     }
 
     /// A buffer of exactly `bytes` bytes, whose contents are whatever was there before.
@@ -146,7 +133,7 @@ impl Arena {
             capacity_bytes: books.ledger.capacity(),
             ledger: Box::new(books.ledger),
         };
-        let mut books = self.books();
+        let mut books = self.pool.books();
         if bytes > books.ledger.capacity() {
             return Err(over(&books));
         }
@@ -154,46 +141,33 @@ impl Arena {
         let start = books.ranges.take(span).ok_or_else(|| over(&books))?;
         books.ledger.take(bytes, span, category);
         drop(books);
-        Ok(Buffer::new(self.clone(), start, bytes, category))
+        Ok(Buffer::new(Arc::clone(&self.pool), start, bytes, category))
     }
 
     /// What the memory lies on.
     pub fn pages(&self) -> Pages {
-        self.inner.region.pages()
+        self.pool.region.pages()
     }
 
     /// Bytes of the whole arena.
     pub fn capacity(&self) -> usize {
-        self.inner.region.bytes()
+        self.pool.region.bytes()
     }
 
     /// Who holds how much at this moment.
     pub fn ledger(&self) -> Ledger {
-        self.books().ledger
+        self.pool.books().ledger
     }
 
     /// One line: how much, and on which pages and why.
     pub fn describe(&self) -> String {
         let mib = self.capacity() as f64 / f64::from(1 << 20);
-        format!("arena of {mib:.1} MiB: {}", self.inner.region.note())
+        format!("arena of {mib:.1} MiB: {}", self.pool.region.note())
     }
 
     /// Where the memory begins.
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.inner.region.base()
-    }
-
-    /// Take back what a buffer held.
-    pub(super) fn give(&self, start: usize, bytes: usize, category: Category) {
-        let span = span_bytes(bytes);
-        let mut books = self.books();
-        books.ranges.give(start, span);
-        books.ledger.give(bytes, span, category);
-    }
-
-    fn books(&self) -> MutexGuard<'_, Books> {
-        // The books are changed by code that does not panic between its lines.
-        self.inner.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.base()
     }
 }
 

@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::{Arena, Category, Window};
+use super::pool::Pool;
+use super::{Category, Window};
 
-/// Memory taken from an [`Arena`]; it goes back when this is dropped.
+/// Memory taken from an [`Arena`](super::Arena); it goes back when this is dropped.
 ///
 /// Begins at a multiple of [`super::ALIGNMENT`], so any type of number may look at it.
 pub struct Buffer {
-    arena: Arena,
+    pool: Arc<Pool>,
     start: usize,
     bytes: usize,
     category: Category,
@@ -19,9 +21,9 @@ pub struct Buffer {
 
 impl Buffer {
     /// The owner of `bytes` bytes from `start` of the arena, as its books say.
-    pub(super) fn new(arena: Arena, start: usize, bytes: usize, category: Category) -> Self {
-        assert!(start + bytes <= arena.capacity());
-        Self { arena, start, bytes, category }
+    pub(super) fn new(pool: Arc<Pool>, start: usize, bytes: usize, category: Category) -> Self {
+        assert!(start + bytes <= pool.region.bytes());
+        Self { pool, start, bytes, category }
     }
 
     /// What it was taken for.
@@ -57,7 +59,7 @@ impl Buffer {
     }
 }
 
-// Buffers are plain memory that only their owner touches: `Arena` is Send and Sync, and the books
+// Buffers are plain memory that only their owner touches: `Pool` is Send and Sync, and the books
 // give no range to two buffers, so the automatic Send and Sync are right.
 impl Deref for Buffer {
     type Target = [u8];
@@ -65,9 +67,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: the range lies within the arena, which this buffer keeps mapped and populated,
         // and the books gave it to no other buffer. All bit patterns are bytes.
-        unsafe {
-            std::slice::from_raw_parts(self.arena.base().as_ptr().add(self.start), self.bytes)
-        }
+        unsafe { std::slice::from_raw_parts(self.pool.base().as_ptr().add(self.start), self.bytes) }
     }
 }
 
@@ -75,14 +75,14 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and the borrow of the only owner is exclusive.
         unsafe {
-            std::slice::from_raw_parts_mut(self.arena.base().as_ptr().add(self.start), self.bytes)
+            std::slice::from_raw_parts_mut(self.pool.base().as_ptr().add(self.start), self.bytes)
         }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.arena.give(self.start, self.bytes, self.category);
+        self.pool.give(self.start, self.bytes, self.category);
     }
 }
 
@@ -94,7 +94,7 @@ impl fmt::Debug for Buffer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Budget;
+    use super::super::{Arena, Budget};
     use super::*;
 
     #[test]
