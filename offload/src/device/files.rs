@@ -4,6 +4,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | here | which way a file goes, and what is cut off for the other one |
+//! | `part`, `problem` | which bytes, and why they do not pass |
 //! | `straight` | whole blocks through cuFile, by several threads |
 //! | `staged` | anything at all: between file and pinned buffers, between those and the device |
 //!
@@ -12,102 +13,22 @@
 //! wrong with the file; [`DeviceFile::way`] says which it is and why. Not here: what bytes mean.
 //! Reads are of files as they are: whoever wants checksums looks at them on the host.
 
+mod part;
+mod problem;
 mod staged;
 mod straight;
 
 use super::PinnedArena;
-use crate::memory::{ALIGNMENT, Arena, ArenaError, Budget, OverBudget, span_bytes};
-use crate::storage::{File, Settings, Storage, StorageError};
+use crate::memory::{ALIGNMENT, Arena, Budget, span_bytes};
+use crate::storage::{File, Settings, Storage};
 use brigade_cuda::cufile::{DirectFile, DirectMemory, GpuDirect};
 use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
+use part::Direction;
+pub use part::{FileSettings, Part};
+pub use problem::FileProblem;
 use staged::Staged;
 use std::fmt;
-use std::path::{Path, PathBuf};
-
-/// How bytes are cut, and whether the straight way is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileSettings {
-    /// The most bytes of a transfer: a multiple of 4 KiB.
-    pub piece_bytes: usize,
-    /// Transfers on their way, each by a thread (straight) or a pinned buffer of so many bytes.
-    pub pieces: usize,
-    /// Ask for GPUDirect Storage.
-    pub direct: bool,
-}
-
-impl Default for FileSettings {
-    fn default() -> Self {
-        Self { piece_bytes: 4 << 20, pieces: 8, direct: true }
-    }
-}
-
-/// Why bytes did not pass, or not all of them.
-#[derive(thiserror::Error)]
-pub enum FileProblem {
-    /// The device or its driver.
-    #[error(transparent)]
-    Device(#[from] CudaError),
-    /// The file, or what it stands on.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// No memory to be pinned.
-    #[error(transparent)]
-    Arena(#[from] ArenaError),
-    /// Less memory than the settings ask for.
-    #[error(transparent)]
-    OverBudget(#[from] OverBudget),
-    /// There is no such part.
-    #[error("{bytes} bytes at {offset} lie beyond the {have} of {}", path.display())]
-    Beyond {
-        /// The file.
-        path: PathBuf,
-        /// Where the part begins.
-        offset: u64,
-        /// How long it is.
-        bytes: usize,
-        /// How long the file is.
-        have: u64,
-    },
-}
-
-impl fmt::Debug for FileProblem {
-    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Which bytes: `bytes` at `offset` of a file, and at `at` of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Where in the file.
-    pub offset: u64,
-    /// Where in the device's memory.
-    pub at: usize,
-    /// How many.
-    pub bytes: usize,
-}
-
-impl Part {
-    /// The part of this from its `start`-th byte on.
-    fn cut(self, start: usize, bytes: usize) -> Part {
-        Part { offset: self.offset + start as u64, at: self.at + start, bytes }
-    }
-
-    /// This in pieces of at most so many bytes.
-    fn pieces(self, most: usize) -> impl Iterator<Item = Part> {
-        (0..self.bytes).step_by(most).map(move |at| self.cut(at, most.min(self.bytes - at)))
-    }
-}
-
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    /// To the device.
-    Read,
-    /// To the file.
-    Write,
-}
+use std::path::Path;
 
 /// How a file's bytes reach a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

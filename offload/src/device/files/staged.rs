@@ -1,7 +1,8 @@
 //! Any bytes between a file and a device, through pinned buffers: while some are read, others
 //! cross.
 
-use super::{Direction, FileProblem, FileSettings, Part};
+use super::part::{Direction, FileSettings, Part};
+use super::problem::FileProblem;
 use crate::device::{Lane, PinnedArena};
 use crate::memory::{Buffer, Category};
 use crate::storage::{File, Priority, Storage};

@@ -1,7 +1,7 @@
 //! Whole blocks between a file and a device by cuFile, whose calls return when they are done: so
 //! several threads make them, each for the next piece.
 
-use super::{Direction, FileSettings, Part};
+use super::part::{Direction, FileSettings, Part};
 use brigade_cuda::cufile::{DirectFile, DirectMemory};
 use brigade_cuda::{CudaError, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
