@@ -10,12 +10,10 @@ use brigade_wall::listed::What;
 use brigade_wall::memory::{Lengths, Memory, Seat};
 
 use crate::comm::{Comm, ncclComm_t};
+use crate::device::cudaStream_t;
 use crate::group;
 use crate::op::{dtype, ncclRedOp_t, parse};
 use crate::result::{enter_for, ncclResult_t};
-
-/// What calls on memory of devices are put into; those on memory of the host do without.
-pub type cudaStream_t = *mut c_void;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce(

@@ -1,21 +1,21 @@
-//! Communicators: what stands behind a handle, what may be asked of it, how it ends.
+//! Communicators: what stands behind a handle, and what may be asked of it.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use brigade_comm::bootstrap::{ID_BYTES, Root};
 use brigade_comm::{Communicator, Work};
-use brigade_wall::handle::{Noun, close, pin};
+use brigade_wall::failure::last_sentence;
+use brigade_wall::handle::{Noun, pin};
 use brigade_wall::memory::Seat;
 use brigade_wall::pointer::Out;
 use brigade_wall::sight::Sight;
-use brigade_wall::{Cause, Failure, Outcome};
+use brigade_wall::{Failure, Outcome};
 
 use crate::device::{Bound, OnDevice};
-use crate::group;
-use crate::op::Factor;
-use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t, number};
+use crate::factor::Factor;
+use crate::result::{IN_PROGRESS, SUCCESS, enter, ncclResult_t, number};
 
 /// A handle, never an address.
 pub type ncclComm_t = *mut c_void;
@@ -223,70 +223,8 @@ pub unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) 
     unsafe { ask(comm, device, |comm| Ok(comm.device)) }
 }
 
-/// Waits until this rank's calls have ended; on devices, also until no process has memory of
-/// another one's open, so a thread that has several ranks finalizes them in a group if there are
-/// other processes. For a communicator that does not block, the latter is what ncclCommDestroy
-/// waits for.
+/// The whole sentence of the last call that failed on this thread, of whichever communicator.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
-    enter_for(|| {
-        if comm.is_null() {
-            return Ok(SUCCESS);
-        }
-        let comm = pin::<Comm>(comm.addr() as u64)?.share();
-        if group::is_open() {
-            group::list_finalizing(comm);
-            return Ok(SUCCESS);
-        }
-        comm.finalize()?;
-        Ok(if comm.blocking { SUCCESS } else { IN_PROGRESS })
-    })
-}
-
-/// Leaves the group, after the calls that were started on it have ended. On devices it waits two
-/// seconds for ranks of other processes; what they may still have open then, the process keeps.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
-    enter(|| {
-        let handle = comm.addr() as u64;
-        if comm.is_null() {
-            return Ok(());
-        }
-        if group::is_open() {
-            drop(pin::<Comm>(handle)?);
-            group::list_destroying(handle);
-            return Ok(());
-        }
-        close::<Comm>(handle)
-    })
-}
-
-/// Ends the world of the communicator on all its ranks, and the handle. From any thread.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
-    enter(|| {
-        if comm.is_null() {
-            return Ok(());
-        }
-        stop(comm, "ncclCommAbort was called")?;
-        close::<Comm>(comm.addr() as u64)
-    })
-}
-
-/// Ends the world of the communicator on all its ranks; the handle stays, and can be shrunk or
-/// destroyed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, _flags: c_int) -> ncclResult_t {
-    enter(|| stop(comm, "ncclCommRevoke was called"))
-}
-
-/// End a world, unless there is none yet: joining then goes on to its own end, which nobody sees.
-fn stop(comm: ncclComm_t, why: &str) -> Outcome {
-    let comm = pin::<Comm>(comm.addr() as u64)?;
-    match comm.member() {
-        Ok(member) => member.communicator.abort(why),
-        Err(failure) if failure.cause == Cause::Internal => return Err(failure),
-        Err(_) => {}
-    }
-    Ok(())
+pub extern "C" fn ncclGetLastError(_comm: ncclComm_t) -> *const c_char {
+    last_sentence()
 }

@@ -4,17 +4,18 @@
 //! has, as with NCCL. Only a program that uses CUDA itself can have one, so whoever does not never
 //! loads a driver here.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
+use brigade_comm::Communicator;
 use brigade_comm::device::DeviceShare;
-use brigade_comm::{Communicator, at_once};
 use brigade_cuda::{Context, Cuda, Place, Whereabouts};
 use brigade_wall::listed::What;
 use brigade_wall::streams::{Streams, first_without, said};
 use brigade_wall::{Failure, Outcome};
 
-use crate::comm::Member;
+/// What calls on memory of devices are put into; those on memory of the host do without.
+pub type cudaStream_t = *mut c_void;
 
 /// How many allocations are remembered.
 const KNOWN_MAX: usize = 16;
@@ -75,13 +76,10 @@ pub(crate) fn number(bound: &Option<Bound>) -> c_int {
     }
 }
 
-/// The members of a world in this process, with the devices of these numbers; without numbers they
-/// take the devices in turn.
-pub(crate) fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<Vec<Member>> {
-    let Some(cuda) = Cuda::in_use() else {
-        let alone = |communicator| Member { on_device: None, communicator, root: None };
-        return Ok(world.into_iter().map(alone).collect());
-    };
+/// What so many ranks in this process have, with the devices of these numbers; without numbers they
+/// take the devices in turn. `None` where the program does not use CUDA.
+pub(crate) fn bound_all(ranks: usize, numbers: &[c_int]) -> Outcome<Option<Vec<Bound>>> {
+    let Some(cuda) = Cuda::in_use() else { return Ok(None) };
     let devices = cuda.devices().map_err(said)?;
     let context = |rank: usize| -> Result<Context, String> {
         let turn = || (rank % devices.len().max(1)) as c_int;
@@ -91,10 +89,7 @@ pub(crate) fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<V
             device.ok_or_else(|| format!("there is no device with the number {number}"))?;
         Context::new(device).map_err(|error| error.to_string())
     };
-    let bound = |(rank, communicator)| (communicator, Bound::new(context(rank)));
-    let ranks: Vec<_> = world.into_iter().enumerate().map(bound).collect();
-    let join = |(communicator, bound)| Member::new(communicator, None, Some(bound));
-    at_once(ranks, join)?.into_iter().collect()
+    Ok(Some((0..ranks).map(|rank| Bound::new(context(rank))).collect()))
 }
 
 impl OnDevice {

@@ -1,6 +1,6 @@
 //! Groups: calls that are listed first and carried out together, by each thread for itself.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use brigade_comm::Work;
@@ -12,9 +12,10 @@ use brigade_wall::sight::hidden_in;
 use brigade_wall::streams::{Enqueued, Streams, ended};
 use brigade_wall::{Failure, Outcome};
 
-use crate::collective::cudaStream_t;
 use crate::comm::{Comm, Member};
-use crate::join::Joining;
+use crate::device::cudaStream_t;
+use crate::joining::Joining;
+use crate::open::{self, is_open};
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 
 /// What a thread has listed.
@@ -31,8 +32,6 @@ struct Group {
     /// Communicators to be finalized behind their calls, and handles to be closed behind that.
     finalizing: Vec<Arc<Comm>>,
     destroying: Vec<u64>,
-    /// Why nothing will be carried out.
-    spoilt: Option<Box<Failure>>,
 }
 
 /// The calls of one communicator.
@@ -45,7 +44,6 @@ struct Share {
 }
 
 thread_local! {
-    static OPEN: Cell<u32> = const { Cell::new(0) };
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
@@ -55,7 +53,7 @@ pub extern "C" fn ncclGroupStart() -> ncclResult_t {
         if !is_open() {
             GROUP.with_borrow_mut(|group| group.process = std::process::id());
         }
-        OPEN.set(OPEN.get().saturating_add(1));
+        open::set_count(open::count().saturating_add(1));
         Ok(())
     })
 }
@@ -65,10 +63,11 @@ pub extern "C" fn ncclGroupStart() -> ncclResult_t {
 /// for communicators that do not block; those on memory of devices come first, and are enqueued.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
-    enter_for(|| match OPEN.get() {
+    enter_for(|| match open::count() {
         0 => Err(Failure::usage("ncclGroupEnd without ncclGroupStart")),
         1 => {
-            OPEN.set(0);
+            open::set_count(0);
+            let spoilt = open::take_spoilt();
             let group = GROUP.with(RefCell::take);
             let mut group = fork::own_group(group.process, group)?;
             let finalizing = std::mem::take(&mut group.finalizing);
@@ -76,7 +75,7 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
             let is_joining = group.is_joining;
             // SAFETY: whoever listed the calls has promised to leave their memory alone.
             let result = unsafe {
-                group.check()?;
+                group.check(spoilt)?;
                 group.carry_out()
             }?;
             let is_waited_for = !is_joining && finalizing.iter().all(|comm| comm.blocking);
@@ -85,35 +84,10 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
             Ok(if is_waited_for { result } else { IN_PROGRESS })
         }
         count => {
-            OPEN.set(count - 1);
+            open::set_count(count - 1);
             Ok(SUCCESS)
         }
     })
-}
-
-/// Whether calls are only listed.
-pub(crate) fn is_open() -> bool {
-    OPEN.get() > 0
-}
-
-/// Refuse what cannot be part of a group.
-pub(crate) fn refuse(what: &str) -> Outcome {
-    if is_open() {
-        return Err(Failure::usage(format!("{what} cannot be part of a group")));
-    }
-    Ok(())
-}
-
-/// Note that a call of an open group was refused.
-pub(crate) fn spoil(failure: &Failure) {
-    if is_open() {
-        // A thread that is ending has no groups any more.
-        let _ = GROUP.try_with(|group| {
-            if let Ok(mut group) = group.try_borrow_mut() {
-                group.spoilt.get_or_insert_with(|| Box::new(failure.clone()));
-            }
-        });
-    }
 }
 
 /// The end of the open group makes this communicator.
@@ -232,13 +206,13 @@ pub(crate) unsafe fn later(
 }
 
 impl Group {
-    /// Refuse all of it for the sake of one call, and make communicators.
+    /// Refuse all of it for the sake of one call, or of what has spoilt it, and make communicators.
     ///
     /// # Safety
     ///
     /// The memory is what C must pass.
-    unsafe fn check(&mut self) -> Outcome {
-        if let Some(failure) = &self.spoilt {
+    unsafe fn check(&mut self, spoilt: Option<Box<Failure>>) -> Outcome {
+        if let Some(failure) = spoilt {
             let sentence = format!("nothing of the group was carried out: {}", failure.sentence);
             return Err(Failure::new(failure.cause, sentence));
         }

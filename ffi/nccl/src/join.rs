@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use brigade_comm::{Communicator, Settings};
+use brigade_comm::{Communicator, Settings, at_once};
 use brigade_wall::failure::guard;
 use brigade_wall::handle::{close, register};
 use brigade_wall::pointer::{Out, list};
@@ -14,6 +14,8 @@ use crate::config::{config, ncclConfig_t};
 use crate::device;
 use crate::group;
 use crate::id::ncclUniqueId;
+use crate::joining::Joining;
+use crate::open;
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 
 #[unsafe(no_mangle)]
@@ -90,7 +92,7 @@ pub unsafe extern "C" fn ncclCommInitAll(
     devices: *const c_int,
 ) -> ncclResult_t {
     enter(|| {
-        group::refuse("ncclCommInitAll")?;
+        open::refuse("ncclCommInitAll")?;
         let ranks = usize::try_from(ndev).unwrap_or_default();
         if ranks == 0 || ranks > isize::MAX as usize / size_of::<ncclComm_t>() {
             return Err(Failure::argument(format!("{ndev} ranks")));
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn ncclCommInitAll(
         let places = places.collect::<Outcome<Vec<_>>>()?;
         let mut handles = Vec::with_capacity(ranks);
         let world = Communicator::local_world(ranks, &Settings::from_env()?)?;
-        let members = device::meet_all(world, devices)?;
+        let members = meet_all(world, devices)?;
         for (rank, member) in members.into_iter().enumerate() {
             let comm = Comm::new(true, devices.get(rank).copied().unwrap_or(rank as c_int));
             // Nobody else has seen the communicator, so it has not joined yet.
@@ -123,6 +125,17 @@ pub unsafe extern "C" fn ncclCommInitAll(
     })
 }
 
+/// The members of a world in this process, with the devices of these numbers.
+fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<Vec<Member>> {
+    let Some(bound) = device::bound_all(world.len(), numbers)? else {
+        let alone = |communicator| Member { on_device: None, communicator, root: None };
+        return Ok(world.into_iter().map(alone).collect());
+    };
+    let ranks: Vec<_> = world.into_iter().zip(bound).collect();
+    let join = |(communicator, bound)| Member::new(communicator, None, Some(bound));
+    at_once(ranks, join)?.into_iter().collect()
+}
+
 /// Make a communicator of what `join` comes to. In a group its end does, in other threads; another
 /// thread also makes one that does not block, and nobody waits. The handle is also returned.
 ///
@@ -136,7 +149,7 @@ pub(crate) unsafe fn begin(
 ) -> Outcome<(ncclResult_t, u64)> {
     let handle = register(Arc::clone(&comm))?;
     let blocking = comm.blocking;
-    if blocking && !group::is_open() {
+    if blocking && !open::is_open() {
         if let Err(failure) = comm.joined.get_or_init(|| guard(join)) {
             close::<Comm>(handle)?;
             return Err(failure.clone());
@@ -157,49 +170,6 @@ pub(crate) unsafe fn begin(
     // SAFETY: the caller's promise.
     unsafe { out.put(as_comm(handle)) };
     Ok((if blocking { SUCCESS } else { IN_PROGRESS }, handle))
-}
-
-/// A communicator that is to be made.
-pub(crate) struct Joining {
-    comm: Arc<Comm>,
-    join: Option<Box<dyn FnOnce() -> Outcome<Option<Member>> + Send>>,
-}
-
-impl Joining {
-    fn new(
-        comm: Arc<Comm>,
-        join: impl FnOnce() -> Outcome<Option<Member>> + Send + 'static,
-    ) -> Self {
-        Self { comm, join: Some(Box::new(join)) }
-    }
-
-    /// Have another thread do it.
-    pub(crate) fn start(mut self) -> Outcome<Arc<Comm>> {
-        let comm = Arc::clone(&self.comm);
-        let thread = std::thread::Builder::new().name("brigade-join".into());
-        let body = move || {
-            if let Some(join) = self.join.take() {
-                self.comm.joined.get_or_init(|| guard(join));
-            }
-        };
-        match thread.spawn(body) {
-            Ok(_) => Ok(comm),
-            Err(error) => {
-                Err(Failure::system(format!("no thread can be started to join: {error}")))
-            }
-        }
-    }
-}
-
-impl Drop for Joining {
-    /// Whoever waits for one that is never begun is told so.
-    fn drop(&mut self) {
-        if self.join.is_some() {
-            let failure =
-                || Err(Failure::usage("the group that should make it was not carried out"));
-            self.comm.joined.get_or_init(failure);
-        }
-    }
 }
 
 fn as_comm(handle: u64) -> ncclComm_t {

@@ -23,8 +23,13 @@ pub mod group;
 pub mod grow;
 pub mod id;
 pub mod join;
+pub mod leave;
 pub mod memory;
 pub mod message;
 pub mod op;
 pub mod profiled;
 pub mod result;
+
+mod factor;
+mod joining;
+mod open;

@@ -7,8 +7,8 @@ use brigade_wall::listed::What;
 use brigade_wall::memory::Memory;
 use brigade_wall::{Failure, Outcome};
 
-use crate::collective::cudaStream_t;
 use crate::comm::{Comm, ncclComm_t};
+use crate::device::cudaStream_t;
 use crate::group;
 use crate::op::dtype;
 use crate::result::{enter_for, ncclResult_t};

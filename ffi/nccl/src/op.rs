@@ -10,6 +10,7 @@ use brigade_wall::sight::is_out_of_reach;
 use brigade_wall::{Failure, Outcome};
 
 use crate::comm::{Comm, ncclComm_t};
+use crate::factor::{Factor, Number, scalar_at};
 use crate::result::{enter, ncclResult_t};
 
 /// The number of an operator; from 5 on they are made, each for one communicator.
@@ -18,22 +19,6 @@ pub type ncclRedOp_t = c_int;
 const BUILT_IN: ncclRedOp_t = 5;
 /// More are a mistake.
 const FACTORS_MAX: usize = 1 << 16;
-
-/// What an operator that was made scales by.
-#[derive(Clone, Copy)]
-pub(crate) struct Factor {
-    /// Of what: of the number, and of the elements.
-    dtype: Dtype,
-    number: Number,
-}
-
-#[derive(Clone, Copy)]
-enum Number {
-    /// Read when it was made.
-    Known(f64),
-    /// To be read with each call, where it lies.
-    At(usize),
-}
 
 /// An element type, as NCCL numbers them: the first twelve of ours.
 pub(crate) fn dtype(number: c_int) -> Outcome<Dtype> {
@@ -130,46 +115,4 @@ pub unsafe extern "C" fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> 
         let factor = place.and_then(|place| factors.get_mut(place)?.take());
         factor.map(drop).ok_or_else(|| unknown(op))
     })
-}
-
-/// A number of some type, in host memory.
-///
-/// Errors: no call multiplies by this one exactly.
-///
-/// # Safety
-///
-/// The pointer is NULL or leads to one.
-unsafe fn scalar_at(scalar: *const c_void, dtype: Dtype) -> Outcome<f64> {
-    if scalar.is_null() {
-        return Err(Failure::argument("scalar is NULL"));
-    }
-    let mut bytes = [0; 8];
-    // SAFETY: the caller's promise; no type has more bytes than these.
-    unsafe {
-        std::ptr::copy_nonoverlapping(scalar.cast::<u8>(), bytes.as_mut_ptr(), dtype.size());
-    }
-    let [one, two, three, four, ..] = bytes;
-    let (half, word) = ([one, two], [one, two, three, four]);
-    Ok(match dtype {
-        Dtype::I8 => f64::from(one as i8),
-        Dtype::U8 => f64::from(one),
-        Dtype::I32 => f64::from(i32::from_ne_bytes(word)),
-        Dtype::U32 => f64::from(u32::from_ne_bytes(word)),
-        Dtype::I64 => exact(i64::from_ne_bytes(bytes).into())?,
-        Dtype::U64 => exact(u64::from_ne_bytes(bytes).into())?,
-        Dtype::F16 => half::f16::from_ne_bytes(half).to_f64(),
-        Dtype::Bf16 => half::bf16::from_ne_bytes(half).to_f64(),
-        Dtype::F32 => f64::from(f32::from_ne_bytes(word)),
-        Dtype::F64 => f64::from_ne_bytes(bytes),
-        other => return Err(Failure::usage(format!("no factor of type {}", other.name()))),
-    })
-}
-
-/// A factor of 64 bits, as far as calls have it exactly.
-fn exact(number: i128) -> Outcome<f64> {
-    const MOST: u128 = 1 << f64::MANTISSA_DIGITS;
-    match number.unsigned_abs() <= MOST {
-        true => Ok(number as f64),
-        false => Err(Failure::usage(format!("a factor of {number}: from -2^53 to 2^53 will do"))),
-    }
 }

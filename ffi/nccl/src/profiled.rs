@@ -50,16 +50,16 @@ second_names! {
         ncclTeamRankToWorld ncclTeamRankToLsa;
     collective: ncclAllReduce ncclReduceScatter ncclAllGather ncclAlltoAll ncclBroadcast ncclBcast
         ncclReduce ncclGather ncclScatter;
-    comm: ncclCommGetAsyncError ncclCommCount ncclCommUserRank ncclCommCuDevice ncclCommFinalize
-        ncclCommDestroy ncclCommAbort ncclCommRevoke;
+    comm: ncclCommGetAsyncError ncclCommCount ncclCommUserRank ncclCommCuDevice ncclGetLastError;
     divide: ncclCommSplit ncclCommShrink;
     group: ncclGroupStart ncclGroupEnd;
     grow: ncclCommGetUniqueId ncclCommGrow;
     id: ncclGetUniqueId;
     join: ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable ncclCommInitAll;
+    leave: ncclCommFinalize ncclCommDestroy ncclCommAbort ncclCommRevoke;
     memory: ncclMemAlloc ncclMemFree ncclCommRegister ncclCommDeregister ncclCommWindowRegister
         ncclCommWindowDeregister ncclWinGetUserPtr;
     message: ncclSend ncclRecv;
     op: ncclRedOpCreatePreMulSum ncclRedOpDestroy;
-    result: ncclGetErrorString ncclGetLastError ncclGetVersion ncclResetDebugInit;
+    result: ncclGetErrorString ncclGetVersion ncclResetDebugInit;
 }

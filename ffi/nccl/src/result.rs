@@ -2,12 +2,11 @@
 
 use std::ffi::{c_char, c_int};
 
-use brigade_wall::failure::{guard, last_sentence};
+use brigade_wall::failure::guard;
 use brigade_wall::pointer::Out;
 use brigade_wall::{Cause, Failure, Outcome};
 
-use crate::comm::ncclComm_t;
-use crate::group;
+use crate::open::spoil;
 
 /// A result, as NCCL numbers them.
 pub type ncclResult_t = c_int;
@@ -50,7 +49,7 @@ pub(crate) fn enter_for(body: impl FnOnce() -> Outcome<ncclResult_t>) -> ncclRes
 /// Keep the sentence for whoever asks on this thread.
 #[cold]
 fn report(failure: &Failure) -> ncclResult_t {
-    group::spoil(failure);
+    spoil(failure);
     failure.note();
     number(failure.cause)
 }
@@ -70,12 +69,6 @@ pub extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *const c_char {
         _ => c"not a result of NCCL",
     };
     words.as_ptr()
-}
-
-/// The whole sentence of the last call that failed on this thread, of whichever communicator.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclGetLastError(_comm: ncclComm_t) -> *const c_char {
-    last_sentence()
 }
 
 #[unsafe(no_mangle)]
