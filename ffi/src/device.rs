@@ -6,7 +6,7 @@ use std::sync::Arc;
 use brigade_comm::Dtype;
 use brigade_comm::device::cuda::{Context, Cuda};
 use brigade_comm::device::{DeviceShare, Way};
-use brigade_wall::handle::{Noun, close, pin, reserve};
+use brigade_wall::handle::{close, pin, reserve};
 use brigade_wall::listed::What;
 use brigade_wall::memory::{Memory, Seat};
 use brigade_wall::pointer::Out;
@@ -15,6 +15,7 @@ use brigade_wall::streams::{Streams, first_without};
 use crate::comm::{Comm, brigade_comm_t, may_wait};
 use crate::dtype::DtypeCode;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
+use crate::on_device::OnDevice;
 use crate::settings::sized;
 use crate::shape::Shape;
 use crate::work::{InFlight, brigade_work_t, fill};
@@ -97,20 +98,6 @@ const _: () = {
     assert!(offset_of!(brigade_device_info_t, captures) == 16);
     assert!(offset_of!(brigade_device_info_t, shares_device) == 20);
 };
-
-/// What stands behind a handle.
-pub(crate) struct OnDevice {
-    /// In front of the communicator, whose calls it makes.
-    streams: Streams,
-    seat: Seat,
-    ordinal: u32,
-    _comm: Arc<Comm>,
-}
-
-impl Noun for OnDevice {
-    const KIND: u8 = 8;
-    const NAME: &'static str = "group on devices";
-}
 
 /// Open the devices of a communicator's ranks to each other: every rank calls it, with the number
 /// of its device as CUDA counts them, or BRIGADE_CURRENT_DEVICE. Several ranks may be on one
@@ -363,12 +350,6 @@ pub(crate) unsafe fn enqueue(
         // SAFETY: the caller's promise.
         unsafe { group::enqueue(&device, what, stream.expose_provenance()) }
     })
-}
-
-impl OnDevice {
-    pub(crate) fn streams(&self) -> &Streams {
-        &self.streams
-    }
 }
 
 /// The context of the device that C means.

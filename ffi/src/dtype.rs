@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use brigade_comm::Dtype;
 
-use crate::error::{Failure, Outcome};
+use brigade_wall::{Failure, Outcome};
 
 /// The type of one element. Types that NCCL knows have NCCL's numbers.
 #[repr(C)]

@@ -7,7 +7,7 @@ use brigade_wall::Cause;
 use brigade_wall::failure::{guard, last_sentence};
 pub(crate) use brigade_wall::{Failure, Outcome};
 
-use crate::group;
+use crate::thread::spoil;
 
 /// How a call ended. Results that NCCL knows have NCCL's numbers.
 ///
@@ -142,7 +142,7 @@ pub(crate) fn enter_for(body: impl FnOnce() -> Outcome<brigade_result_t>) -> bri
 /// Keep the sentence for whoever asks on this thread.
 #[cold]
 fn report(failure: &Failure) -> brigade_result_t {
-    group::spoil(failure);
+    spoil(failure);
     failure.note();
     failure.cause.into()
 }

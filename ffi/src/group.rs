@@ -6,9 +6,11 @@ use std::sync::Arc;
 use brigade_comm::Work;
 
 use crate::comm::Comm;
-use crate::device::OnDevice;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
+use crate::on_device::OnDevice;
+use crate::thread::{
+    is_plain, open_groups, refuse_in_operator, set_open_groups, spoil, take_spoilt,
+};
 use crate::work::{InFlight, brigade_work_t, fill};
 use brigade_wall::fork;
 use brigade_wall::handle::{Pinned, reserve};
@@ -52,11 +54,12 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
             0 => Err(Failure::usage("brigade_group_end without brigade_group_start")),
             1 => {
                 set_open_groups(0);
+                let spoilt = take_spoilt();
                 let group = GROUP.try_with(RefCell::take).map_err(|_| Failure::usage(ENDING))?;
                 let group = fork::own_group(group.process, group)?;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    group.check()?;
+                    group.check(spoilt)?;
                     group.carry_out(work)
                 }
             }
@@ -87,6 +90,7 @@ pub extern "C" fn brigade_group_cancel() -> brigade_result_t {
             0 => {}
             1 => {
                 set_open_groups(0);
+                drop(take_spoilt());
                 // What a thread that is ending had listed has gone.
                 if let Ok(group) = GROUP.try_with(RefCell::take) {
                     drop(fork::own_group(group.process, group));
@@ -110,8 +114,6 @@ struct Group {
     shares: Vec<Share>,
     /// Calls on memory of devices, by their groups there.
     on_devices: Vec<(Arc<OnDevice>, Enqueued)>,
-    /// Why nothing will be carried out.
-    spoilt: Option<String>,
 }
 
 /// What a group holds for one communicator.
@@ -122,18 +124,6 @@ struct Share {
 
 thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
-}
-
-/// Note that a call of an open group was refused.
-pub(crate) fn spoil(failure: &Failure) {
-    if open_groups() > 0 {
-        // A thread that is ending has no groups any more.
-        let _ = GROUP.try_with(|group| {
-            if let Ok(mut group) = group.try_borrow_mut() {
-                group.spoilt.get_or_insert_with(|| failure.sentence.clone());
-            }
-        });
-    }
 }
 
 /// What is not a plain collective: list it in the open group, or start it, or carry out a message.
@@ -195,13 +185,13 @@ pub(crate) unsafe fn enqueue(device: &Pinned<OnDevice>, what: What, stream: usiz
 }
 
 impl Group {
-    /// Refuse all of it for the sake of one call.
+    /// Refuse all of it for the sake of one call, or of what has spoilt it.
     ///
     /// # Safety
     ///
     /// The memory is what C must pass.
-    unsafe fn check(&self) -> Outcome {
-        if let Some(why) = &self.spoilt {
+    unsafe fn check(&self, spoilt: Option<String>) -> Outcome {
+        if let Some(why) = spoilt {
             let sentence = format!("nothing of the group was carried out: {why}");
             return Err(Failure::usage(sentence));
         }

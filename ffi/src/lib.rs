@@ -12,6 +12,7 @@ pub mod adamw;
 pub mod arena;
 pub mod collective;
 pub mod comm;
+pub mod comm_setting;
 pub mod device;
 pub mod device_collective;
 pub mod device_rooted;
@@ -33,5 +34,6 @@ pub mod work;
 
 mod call;
 mod floats;
+mod on_device;
 mod shape;
 mod thread;

@@ -1,13 +1,15 @@
 //! What the calling thread is in the middle of: a group of calls, or a user's operator.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use crate::error::{Failure, Outcome};
+use brigade_wall::{Failure, Outcome};
 
 thread_local! {
     /// How many groups are open, and whether an operator runs. Read by every call, so it is one
     /// word that needs no destructor.
     static MODE: Cell<u32> = const { Cell::new(0) };
+    /// Why nothing of the open group will be carried out.
+    static SPOILT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Set while a function of the user's runs inside a call; the bits below count open groups.
@@ -27,6 +29,21 @@ pub(crate) fn open_groups() -> u32 {
 /// Open a group within those that are open, or close the innermost one.
 pub(crate) fn set_open_groups(count: u32) {
     MODE.set(MODE.get() & FOLDING | count & !FOLDING);
+}
+
+/// Note that a call of an open group was refused.
+pub(crate) fn spoil(failure: &Failure) {
+    if open_groups() > 0 {
+        // A thread that is ending has no groups any more.
+        let _ = SPOILT.try_with(|spoilt| {
+            spoilt.borrow_mut().get_or_insert_with(|| failure.sentence.clone());
+        });
+    }
+}
+
+/// The first call that was refused since a group was opened, in a sentence.
+pub(crate) fn take_spoilt() -> Option<String> {
+    SPOILT.try_with(RefCell::take).unwrap_or_default()
 }
 
 /// Refuse what an operator may not do, or who is asked by a call that waits: it runs inside the

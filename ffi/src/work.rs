@@ -9,9 +9,9 @@ use brigade_comm::device::DeviceWork;
 use brigade_comm::{Event, Work};
 use brigade_wall::failure::c_text;
 
-use crate::device::OnDevice;
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
 use crate::error::{Failure, Outcome, brigade_result_t, enter, enter_for};
+use crate::on_device::OnDevice;
 use crate::thread;
 use brigade_wall::handle::{Noun, Reserved, close, pin};
 use brigade_wall::pointer::Out;

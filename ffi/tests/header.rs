@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them, with the part of it that begins there.
-const SOURCES: [(&str, &str); 22] = [
+const SOURCES: [(&str, &str); 23] = [
     ("version", "The version"),
     ("error", "Errors"),
     ("id", "Unique ids"),
-    ("settings", "Settings"),
+    ("settings", ""),
+    ("comm_setting", "Settings"),
     ("comm", "Communicators"),
     ("divide", "Communicators made of others"),
     ("dtype", "Element types and operators"),
