@@ -25,23 +25,9 @@ use float16::Half;
 use fold::{And, Folds, Kernel, Largest, Least, Loop, Or, Product, Total, Xor};
 use lane::{Bits, Number, Truth};
 
+pub use fold::Fold;
 pub use isa::Isa;
-
-/// `result[i] = operand[i] ⊕ arriving[i]` for `count` elements, in this order of arguments:
-/// operand, arriving, result, count.
-///
-/// # Safety
-/// Each pointer is valid for `count` elements (`result` for writes), at any alignment. `result` may
-/// be `operand` or `arriving` or both; it may not overlap them otherwise. Nobody else writes the
-/// inputs or touches the result during the call.
-pub type Fold = unsafe fn(*const u8, *const u8, *mut u8, usize);
-
-/// `data[i] = scaled(data[i], factor)` for `count` elements: data, count, factor.
-///
-/// # Safety
-/// `data` is valid for reads and writes of `count` elements, at any alignment, and nobody else
-/// touches them during the call.
-pub type Scale = unsafe fn(*mut u8, usize, f64);
+pub use scale::Scale;
 
 /// The kernel that folds elements of `dtype` by `op` on this machine.
 ///

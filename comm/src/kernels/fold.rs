@@ -2,8 +2,16 @@
 
 use std::marker::PhantomData;
 
-use super::Fold;
 use super::lane::{Bits, Number};
+
+/// `result[i] = operand[i] ⊕ arriving[i]` for `count` elements, in this order of arguments:
+/// operand, arriving, result, count.
+///
+/// # Safety
+/// Each pointer is valid for `count` elements (`result` for writes), at any alignment. `result` may
+/// be `operand` or `arriving` or both; it may not overlap them otherwise. Nobody else writes the
+/// inputs or touches the result during the call.
+pub type Fold = unsafe fn(*const u8, *const u8, *mut u8, usize);
 
 /// One fold for each [`super::Isa`], in its order.
 pub(super) type Folds = [Fold; 3];

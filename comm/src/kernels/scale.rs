@@ -2,9 +2,15 @@
 
 use half::{bf16, f16};
 
-use super::Scale;
 use super::lane::Float;
 use crate::{Dtype, F8e4m3, F8e5m2};
+
+/// `data[i] = scaled(data[i], factor)` for `count` elements: data, count, factor.
+///
+/// # Safety
+/// `data` is valid for reads and writes of `count` elements, at any alignment, and nobody else
+/// touches them during the call.
+pub type Scale = unsafe fn(*mut u8, usize, f64);
 
 /// One scale for each [`super::Isa`], in its order.
 pub(super) type Scales = [Scale; 3];

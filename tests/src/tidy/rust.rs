@@ -12,8 +12,7 @@ const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
 /// calls, and the wall to C, of which every function takes pointers.
 const UNSAFE_FOLDERS: [&str; 4] = ["kernels", "verbs", "cuda", "ffi"];
 /// Single files that may, each with its reason.
-const UNSAFE_FILES: [(&str, &str); 69] = [
-    ("comm/src/kernels.rs", "names the types of functions compiled for an instruction set"),
+const UNSAFE_FILES: [(&str, &str); 68] = [
     ("comm/tests/communicator/forked.rs", "forks"),
     ("transports/src/forks.rs", "runs in children made by fork"),
     ("trainer/src/device/calls.rs", "owes calls on devices its views"),
