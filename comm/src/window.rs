@@ -12,9 +12,11 @@
 
 mod asker;
 mod clerk;
+mod ends;
 mod held;
 mod meeting;
 mod request;
+mod size;
 #[cfg(test)]
 mod tests;
 mod ways;
@@ -22,8 +24,9 @@ mod ways;
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use brigade_transports::{Bells, Endpoint, TransportError};
+use brigade_transports::{Endpoint, TransportError};
 
+use crate::Error;
 use crate::eagerness::Eagerness;
 use crate::header::Header;
 use crate::locked::locked;
@@ -31,15 +34,10 @@ use crate::maker::Maker;
 use crate::numbers::beyond;
 use crate::run::Stop;
 use crate::wait::{At, Stall, Standstill, Watch};
-use crate::{Communicator, Error};
+use ends::{Ends, NAP, SHORT_NAP};
 use held::Held;
+pub use size::WindowSize;
 use ways::{Rest, Way};
-
-/// The longest sleep of one who waits for a signal: a lost peer is noticed this much later, and so
-/// is the first signal of another thread of this rank where only peers ring.
-const NAP: Duration = Duration::from_millis(20);
-/// That of one who waits while another thread sleeps at the bells, or has signalled itself there.
-const SHORT_NAP: Duration = Duration::from_micros(500);
 
 /// A window of every rank of a group, as one rank sees them. Offsets and lengths are bytes.
 ///
@@ -57,46 +55,6 @@ pub struct Window {
     /// How large each rank's is.
     sizes: Vec<WindowSize>,
     maker: Maker,
-}
-
-/// How much a rank exposes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WindowSize {
-    /// Bytes of memory, zeros at first.
-    pub bytes: usize,
-    /// Counters, zero at first.
-    pub signals: usize,
-}
-
-/// The transports' share of a window, and where to sleep.
-struct Ends {
-    endpoints: Vec<Box<dyn Endpoint>>,
-    bells: Bells,
-}
-
-impl Communicator {
-    /// Expose memory to the other ranks, and get hold of theirs. Collective: every rank calls it,
-    /// each with a size of its own, which may be nothing.
-    ///
-    /// Ranks write and read each other's memory by themselves over shared memory, and over RDMA
-    /// where devices have atomics. Over everything else, and between ranks that reach each other by
-    /// another transport than the owner's first one that can do that, they do so by messages that a
-    /// thread of the owner carries out: the same in all that is promised here, but each costs the
-    /// owner's host some time.
-    ///
-    /// Ranks that RDMA joins, of which one has a device without atomics and the other has not, make
-    /// no window: [`Error::Invalid`] tells all of them which transport to leave out.
-    ///
-    /// Cost: joining, two small all-gathers, and the memory. Where there are messages, also two
-    /// links to each such rank, and a thread for as long as the window lives.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] on every rank if one of them cannot, for want of memory say. Otherwise
-    /// those of a call.
-    pub fn window(&self, size: WindowSize) -> Result<Window, Error> {
-        meeting::meet(self, size)
-    }
 }
 
 impl Window {

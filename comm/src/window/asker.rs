@@ -6,7 +6,7 @@
 
 use brigade_transports::{RecvWire, SendWire, Share, TransportError};
 
-use super::NAP;
+use super::ends::NAP;
 use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
 use crate::Error;

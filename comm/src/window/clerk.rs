@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use brigade_transports::{RecvWire, SendWire, Share, TransportError, opened};
 
+use super::ends::{Ends, NAP};
 use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
-use super::{Ends, NAP};
 use crate::aside::Aside;
 use crate::eagerness::Eagerness;
 use crate::run::Stop;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::WindowMemory;
 
-use super::{NAP, SHORT_NAP, WindowSize};
+use super::ends::{NAP, SHORT_NAP};
+use super::size::WindowSize;
 use crate::locked::locked;
 use crate::wait::Watch;
 

@@ -9,9 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use brigade_transports::WindowMemory;
 
+use super::Window;
 use super::held::{Held, Plain, room};
+use super::size::WindowSize;
 use super::ways::{MAKING, Opening};
-use super::{Window, WindowSize};
 use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
@@ -38,8 +39,33 @@ const GROUPS_OF_WINDOWS: u64 = 1 << 62;
 /// The groups in which a rank asks those with a lower number.
 const GROUPS_OF_DOWNWARD: u64 = GROUPS_OF_WINDOWS + 1;
 
+impl Communicator {
+    /// Expose memory to the other ranks, and get hold of theirs. Collective: every rank calls it,
+    /// each with a size of its own, which may be nothing.
+    ///
+    /// Ranks write and read each other's memory by themselves over shared memory, and over RDMA
+    /// where devices have atomics. Over everything else, and between ranks that reach each other by
+    /// another transport than the owner's first one that can do that, they do so by messages that a
+    /// thread of the owner carries out: the same in all that is promised here, but each costs the
+    /// owner's host some time.
+    ///
+    /// Ranks that RDMA joins, of which one has a device without atomics and the other has not, make
+    /// no window: [`Error::Invalid`] tells all of them which transport to leave out.
+    ///
+    /// Cost: joining, two small all-gathers, and the memory. Where there are messages, also two
+    /// links to each such rank, and a thread for as long as the window lives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] on every rank if one of them cannot, for want of memory say. Otherwise
+    /// those of a call.
+    pub fn window(&self, size: WindowSize) -> Result<Window, Error> {
+        meet(self, size)
+    }
+}
+
 /// Make the window of this rank, with all others.
-pub(super) fn meet(communicator: &Communicator, size: WindowSize) -> Result<Window, Error> {
+fn meet(communicator: &Communicator, size: WindowSize) -> Result<Window, Error> {
     meet_stating(communicator, size, size)
 }
 

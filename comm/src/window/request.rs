@@ -10,7 +10,7 @@
 //! to another window out, and the number of the request shows that none was lost. All of it comes
 //! from a peer, so it is anything until [`Request::parse`] has compared it with what was agreed.
 
-use super::WindowSize;
+use super::size::WindowSize;
 
 /// Bytes in front of every request, and of every answer.
 pub(super) const HEAD_BYTES: usize = 32;

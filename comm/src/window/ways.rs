@@ -17,8 +17,9 @@ use brigade_transports::{Bells, Endpoint, RecvWire, RemoteWindow, SendWire, Tran
 
 use super::asker::Asker;
 use super::clerk::{Clerk, Desk};
+use super::ends::Ends;
 use super::held::Held;
-use super::{Ends, WindowSize};
+use super::size::WindowSize;
 use crate::Error;
 use crate::communicator::Shared;
 use crate::wait::Opening as Waited;
