@@ -23,20 +23,24 @@
 //!
 //! Nothing here connects to anything.
 
+mod error;
 mod launchers;
+mod root;
 mod secret;
 mod slurm;
 
-use std::fmt;
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
-
-use thiserror::Error;
-
-use crate::bootstrap::id::{IdError, UniqueId};
-use launchers::{LAUNCHERS, Launcher, OTHERS, has_set, speaker};
+pub use error::LaunchError;
+use launchers::{LAUNCHERS, Launcher, OTHERS};
+pub use root::{RootAddress, RootSpec, StoreAddress};
 pub use secret::JobSecret;
 use slurm::first_host;
+
+/// What variables that count or measure are, settings too.
+pub(crate) const NUMBER: &str = "a whole number from 0 on";
+/// How many ports behind `MASTER_PORT` are tried.
+const PORTS_BEHIND: u16 = 8;
+const ROOT_ADVICE: &str = "set BRIGADE_ROOT=host:port, the same on all ranks and on a host where \
+                           rank 0 runs (or BRIGADE_ID, or BRIGADE_ID_FILE on a shared disk)";
 
 /// One process's place in its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,135 +55,23 @@ pub struct Launch {
     pub root: RootSpec,
 }
 
-/// Where the ranks of a job meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RootSpec {
-    /// Nowhere: there is one rank.
-    Alone,
-    /// At the root that this id leads to; whoever made the id keeps the root.
-    Id(UniqueId),
-    /// At the root whose id rank 0 writes to this file.
-    IdFile(PathBuf),
-    /// Where rank 0 listens.
-    Address(RootAddress),
-    /// At the root whose id rank 0 puts into a store of PyTorch's.
-    Store(StoreAddress),
-}
+impl Launch {
+    /// Which of the ranks on this host this process is, if its launcher says so, as for devices
+    /// that ranks of a host take in turn. Reads nothing else of the environment.
+    pub fn local_rank() -> Option<usize> {
+        Self::local_rank_in(&|name| std::env::var(name).ok())
+    }
 
-/// A store of PyTorch's, and the key under which the ranks of a job look there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreAddress {
-    /// A name or a literal address.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// The same for all ranks, and for no other job.
-    pub key: String,
-    /// What whoever joins must know besides what lies in the store.
-    pub secret: Option<JobSecret>,
-}
-
-impl fmt::Display for StoreAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store at {}:{}", self.host, self.port)
+    /// The same of any environment, as [`Launch::discover_in`] reads it.
+    pub fn local_rank_in(lookup: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
+        let text = |name: &str| lookup(name).filter(|text| !text.is_empty());
+        let number = |name: &str| text(name)?.trim().parse().ok();
+        // Of a launcher around the one that started us, numbers are of other processes.
+        let at_work =
+            LAUNCHERS.iter().find(|launcher| launcher.speaks(|name| text(name).is_some()));
+        at_work.and_then(|launcher| number(launcher.local_rank?)).or_else(|| number("LOCAL_RANK"))
     }
 }
-
-/// An address that rank 0 listens at and the others connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RootAddress {
-    /// A name or a literal address.
-    pub host: String,
-    /// The first port to try.
-    pub port: u16,
-    /// How many ports to try; the others may belong to someone else.
-    pub port_count: u16,
-    /// What whoever joins must know.
-    pub secret: JobSecret,
-}
-
-impl RootAddress {
-    /// All ports to try.
-    pub(crate) fn ports(&self) -> RangeInclusive<u16> {
-        self.port..=self.port.saturating_add(self.port_count.saturating_sub(1))
-    }
-}
-
-impl fmt::Display for RootAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = &self.host;
-        let ports = self.ports();
-        let colons = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        if ports.start() == ports.end() {
-            write!(f, "{colons}:{}", self.port)
-        } else {
-            write!(f, "{colons}:{}-{}", ports.start(), ports.end())
-        }
-    }
-}
-
-/// Why the environment does not say who we are.
-#[derive(Error)]
-#[non_exhaustive]
-pub enum LaunchError {
-    /// It says one thing but not another that belongs to it.
-    #[error("{} {seen}, but {missing} is not set: {advice}", has_set(launcher))]
-    Missing {
-        /// Whose variables were found.
-        launcher: &'static str,
-        /// Which, with their values.
-        seen: String,
-        /// What is not there.
-        missing: &'static str,
-        /// What to do.
-        advice: &'static str,
-    },
-    /// A variable has a value that means nothing.
-    #[error("{name}={value:?} is not {want}")]
-    Malformed {
-        /// Which.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// What it should be.
-        want: &'static str,
-    },
-    /// A rank that its own job does not have.
-    #[error("{} says rank {rank} of {ranks} ranks; ranks count from 0", speaker(launcher))]
-    Range {
-        /// Who says so.
-        launcher: &'static str,
-        /// The rank.
-        rank: usize,
-        /// The number of ranks.
-        ranks: usize,
-    },
-    /// `BRIGADE_ID` holds no id.
-    #[error("BRIGADE_ID: {0}")]
-    Id(#[source] IdError),
-    /// The file of the secret cannot be read, or is empty.
-    #[error("BRIGADE_SECRET_FILE={}: {why}", path.display())]
-    SecretFile {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-}
-
-impl std::fmt::Debug for LaunchError {
-    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
-/// What variables that count or measure are, settings too.
-pub(crate) const NUMBER: &str = "a whole number from 0 on";
-/// How many ports behind `MASTER_PORT` are tried.
-const PORTS_BEHIND: u16 = 8;
-const ROOT_ADVICE: &str = "set BRIGADE_ROOT=host:port, the same on all ranks and on a host where \
-                           rank 0 runs (or BRIGADE_ID, or BRIGADE_ID_FILE on a shared disk)";
 
 impl Launch {
     /// Read the environment of this process. Errors say what was found and what to set.

@@ -1,7 +1,5 @@
 //! The names that launchers give to a rank, their number and the like.
 
-use super::Launch;
-
 /// A launcher, by the names it gives things.
 pub(super) struct Launcher {
     pub(super) name: &'static str,
@@ -77,24 +75,6 @@ pub(super) const OTHERS: [&str; 8] = [
     "SLURM_STEP_ID",
     "SLURM_STEP_NODELIST",
 ];
-
-impl Launch {
-    /// Which of the ranks on this host this process is, if its launcher says so, as for devices
-    /// that ranks of a host take in turn. Reads nothing else of the environment.
-    pub fn local_rank() -> Option<usize> {
-        Self::local_rank_in(&|name| std::env::var(name).ok())
-    }
-
-    /// The same of any environment, as [`Launch::discover_in`] reads it.
-    pub fn local_rank_in(lookup: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
-        let text = |name: &str| lookup(name).filter(|text| !text.is_empty());
-        let number = |name: &str| text(name)?.trim().parse().ok();
-        // Of a launcher around the one that started us, numbers are of other processes.
-        let at_work =
-            LAUNCHERS.iter().find(|launcher| launcher.speaks(|name| text(name).is_some()));
-        at_work.and_then(|launcher| number(launcher.local_rank?)).or_else(|| number("LOCAL_RANK"))
-    }
-}
 
 impl Launcher {
     /// Whether it has started this process, by the variables that are there.

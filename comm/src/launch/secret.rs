@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use super::{LaunchError, RootSpec};
+use super::error::LaunchError;
 use crate::bootstrap::sys::{Watch, poll};
 use crate::say;
 
@@ -20,14 +20,14 @@ const BYTES_MAX: usize = 1 << 16;
 /// How long a pipe may take to bring it.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Who records what encrypting ranks say tries shorter secrets at leisure.
-const BYTES_MIN: usize = 16;
+pub(super) const BYTES_MIN: usize = 16;
 
 /// What everyone who joins has to know. Prints as nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JobSecret {
     bytes: [u8; 32],
-    is_guard: bool,
-    is_short: bool,
+    pub(super) is_guard: bool,
+    pub(super) is_short: bool,
 }
 
 impl JobSecret {
@@ -47,36 +47,6 @@ impl JobSecret {
 
     pub(crate) fn bytes(&self) -> [u8; 32] {
         self.bytes
-    }
-}
-
-impl RootSpec {
-    /// Whether nothing keeps strangers out but that they do not know the job's name.
-    pub(crate) fn is_open_to_all(&self) -> bool {
-        self.secret().is_some_and(|secret| secret.is_guard)
-    }
-
-    /// Say, once in this process, that a secret with which ranks encrypt is a short one.
-    pub(crate) fn warn_of_short_secret(&self) {
-        static WARNED: Once = Once::new();
-        if !self.secret().is_some_and(|secret| secret.is_short) {
-            return;
-        }
-        WARNED.call_once(|| {
-            say::warn(&format!(
-                "BRIGADE_ENCRYPT is set, and the job's secret has fewer than {BYTES_MIN} bytes: \
-                 whoever records what ranks say may guess it; `openssl rand -hex 32` makes one \
-                 that nobody guesses"
-            ));
-        });
-    }
-
-    fn secret(&self) -> Option<&JobSecret> {
-        match self {
-            Self::Address(address) => Some(&address.secret),
-            Self::Store(store) => store.secret.as_ref(),
-            Self::Alone | Self::Id(_) | Self::IdFile(_) => None,
-        }
     }
 }
 
