@@ -3,7 +3,12 @@
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks, powerSGD_hook, quantization_hooks,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState, post_localSGD_hook,
+)
 from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -11,6 +16,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from .case import case
 from .training import batch, loss, model, optimizer, reference, same, share, train
+
+# What gradients of half as many bits change.
+HALF = {"rtol": 1e-2, "atol": 1e-2}
 
 
 def mean(values):
@@ -88,13 +96,38 @@ def ddp_joins_with_uneven_inputs(rank, world):
 def ddp_with_hooks(rank, world):
     for hook, tolerance in [
         (default_hooks.allreduce_hook, {}),
-        (default_hooks.fp16_compress_hook, {"rtol": 1e-2, "atol": 1e-2}),
+        (default_hooks.fp16_compress_hook, HALF),
         (default_hooks.bf16_compress_hook, {"rtol": 5e-2, "atol": 5e-2}),
     ]:
         parallel = DDP(model(), bucket_cap_mb=0.002)
         parallel.register_comm_hook(None, hook)
         train(parallel, optimizer(parallel.parameters()), rank, world)
         same(dict(parallel.named_parameters()), reference()[1], **tolerance)
+
+
+@case()
+def ddp_with_hooks_of_more_calls(rank, world):
+    group = dist.group.WORLD
+    local = PostLocalSGDState(None, dist.new_group(), start_localSGD_iter=9)
+    for state, hook, tolerance in [
+        # In place of a sum it gathers, and with several buckets needs an order as PowerSGD does.
+        (group, quantization_hooks.quantization_pertensor_hook, {"rtol": 0.1, "atol": 0.02}),
+        (local, post_localSGD_hook, {}),
+        (None, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), HALF),
+    ]:
+        parallel = DDP(model())
+        parallel.register_comm_hook(state, hook)
+        train(parallel, optimizer(parallel.parameters()), rank, world)
+        same(dict(parallel.named_parameters()), reference()[1], **tolerance)
+
+
+@case(needs_native=True)
+def ddp_with_built_in_hooks(rank, world):
+    for hook in dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS:
+        parallel = DDP(model(), bucket_cap_mb=0.002)
+        parallel._register_builtin_comm_hook(hook)
+        train(parallel, optimizer(parallel.parameters()), rank, world)
+        same(dict(parallel.named_parameters()), reference()[1], **HALF)
 
 
 @case(quick=True)
