@@ -43,7 +43,7 @@ class Ends:
         if isinstance(error, SystemExit):
             # That of torch.multiprocessing ends so in place of what it caught.
             error = error.__context__ if error.code else None
-        is_spawned = self._imported_by == os.getpid() and "--multiprocessing-fork" in sys.orig_argv
+        is_spawned = self._imported_by == os.getpid() and was_spawned()
         threads = [one for one in threading.enumerate() if not one.daemon]
         threads.remove(threading.current_thread())
         if error is None:
@@ -64,6 +64,15 @@ class Ends:
                 why += f": {error}"
         why = why[:REASON_LENGTH].encode(errors="replace").decode()
         self._backend.end_all(why, has_exit)
+
+
+def was_spawned():
+    """Whether this child of multiprocessing has an interpreter of its own, which ends as that of
+    programs; one that such a child has forked has its arguments, too.
+    """
+    method = getattr(multiprocessing.current_process(), "_start_method", None)
+    method = method or multiprocessing.get_start_method()
+    return method == "spawn" and "--multiprocessing-fork" in sys.orig_argv
 
 
 def awaits_children():

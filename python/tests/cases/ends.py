@@ -182,7 +182,7 @@ import datetime, multiprocessing, os, sys, threading, time
 import torch, torch.distributed as dist
 
 def begin(rank):
-    timeout = datetime.timedelta(seconds=60)
+    timeout = datetime.timedelta(seconds=200)
     met = "file://" + os.path.abspath("met")
     dist.init_process_group("brigade", init_method=met, rank=rank, world_size=2, timeout=timeout)
     dist.barrier()
@@ -197,14 +197,21 @@ def be_a_child(raises):
     begin(1)
     if not raises:
         return hear()
-    threading.Thread(target=lambda: dist.recv(torch.ones(1), 0)).start()
-    time.sleep(1)
+    if sys.argv[1] == "spawn":
+        threading.Thread(target=lambda: dist.recv(torch.ones(1), 0)).start()
+        time.sleep(1)
     raise ValueError("no such file")
+
+def fork_a_child():
+    multiprocessing.get_context("fork").Process(target=be_a_child, args=[True]).start()
 
 if __name__ == "__main__":
     method = sys.argv[1]
-    raises = method == "spawn"
-    multiprocessing.get_context(method).Process(target=be_a_child, args=[raises]).start()
+    raises = method != "fork"
+    if method == "both":
+        multiprocessing.get_context("spawn").Process(target=fork_a_child).start()
+    else:
+        multiprocessing.get_context(method).Process(target=be_a_child, args=[raises]).start()
     begin(0)
     if not raises:
         raise ValueError("no such file")
@@ -216,17 +223,23 @@ def heard_in_a_family(method):
     """What a parent or a child hears of the other that raises, long before its call's timeout."""
     Path("family.py").write_text(FAMILY)
     command = [sys.executable, "family.py", method]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50).stdout
+    # Each of them has torch to import.
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
 
 
-@case(bare=True, worlds=(2,), backends=("brigade",), quick=True)
+@case(bare=True, worlds=(2,), backends=("brigade",), quick=True, seconds=150)
 def children_hear_of_a_parent_that_waits_for_them(backend, rank, world):
     assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("fork")
 
 
-@case(bare=True, worlds=(2,), backends=("brigade",))
+@case(bare=True, worlds=(2,), backends=("brigade",), seconds=150)
 def who_raises_beside_a_thread_in_a_call_is_heard_of(backend, rank, world):
     assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("spawn")
+
+
+@case(bare=True, worlds=(2,), backends=("brigade",), seconds=150)
+def who_was_forked_by_a_child_that_was_spawned_is_heard_of(backend, rank, world):
+    assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("both")
 
 
 @case(
