@@ -97,6 +97,21 @@ def who_leaves_is_heard_of_when_it_has_ended(backend, rank, world):
     assert rank == 1 or "rank 1 has left" in error, error
 
 
+@case(bare=True, worlds=(2,), backends=("brigade",), quick=True)
+def who_leaves_still_takes_part_in_what_it_has_begun(backend, rank, world):
+    begin(backend, 40)
+    dist.barrier()
+    total = torch.ones(1)
+    if rank == 1:
+        dist.all_reduce(total, async_op=True)
+        sys.exit(0)
+    # By now it has come to its end.
+    time.sleep(1)
+    dist.all_reduce(total)
+    assert total.item() == world
+    os._exit(0)
+
+
 PROGRAM = """
 import torch, torch.distributed as dist
 dist.init_process_group("brigade")
