@@ -12,8 +12,8 @@
 //! * `card`, `frame`: bytes from the network, read as hostile
 //! * `region`, `outlet`, `inlet`: slots, and the two ends of a wire
 //! * `port`, `endpoint`, `bell`: the rooms that every transport has; `steward`: the thread that
-//!   meets peers (`peer`) when it is asked to (`hand`), and looks after what is on its way while
-//!   nobody else does
+//!   meets peers (`peer`) when it is asked to (`hand`, `mouth`), and looks after what is on its way
+//!   while nobody else does
 //!
 //! The interface has nothing to sleep at, so the bell looks at the wires every so often.
 
@@ -25,6 +25,7 @@ mod frame;
 mod hand;
 mod inlet;
 mod library;
+mod mouth;
 mod net;
 mod outlet;
 mod peer;

@@ -7,9 +7,11 @@
 //! over different devices where there are.
 //!
 //! * `card`, `frame`: bytes from the network, read as hostile; `card` also chooses addresses
-//! * `port`: devices; `endpoint`: one communicator
-//! * `exchange`, `link`: the thread that talks with the peers and looks after what is on its way
+//! * `port`, `local`: devices; `endpoint`: one communicator
+//! * `exchange`, `hand`, `link`: the thread that talks with the peers and looks after what is on
+//!   its way
 //! * `path`: opening a queue pair between two addresses
+//! * `limits`: how a stream is cut, and how much of it may be on its way
 //! * `lane`, `stripe`: the sending end: pieces, credit, memory that is lent, and sending again over
 //!   another queue pair; `mend`: replacing one that has failed
 //! * `ring`, `inlets`: the receiving end; `arrived`: pieces put in order
@@ -34,9 +36,12 @@ mod dmabuf;
 mod endpoint;
 mod exchange;
 mod frame;
+mod hand;
 mod inlets;
 mod lane;
+mod limits;
 mod link;
+mod local;
 mod mend;
 mod path;
 
@@ -155,7 +160,7 @@ impl Rdma {
     /// When there are none, with what is missing.
     pub fn describe(&self) -> Result<Vec<String>, Unavailable> {
         let found = port::find(&self.settings)?;
-        let mut lines: Vec<_> = found.addresses.iter().map(port::Place::describe).collect();
+        let mut lines: Vec<_> = found.addresses.iter().map(local::Place::describe).collect();
         lines.push(cache::describe(self.settings.cache_bytes));
         lines.push(dmabuf::describe(&found.devices));
         Ok(lines)
@@ -163,7 +168,7 @@ impl Rdma {
 
     /// Whether some device that can be used is one, and not a program of the kernel.
     pub fn has_hardware(&self) -> bool {
-        let is_hardware = |place: &port::Place| place.device.is_hardware();
+        let is_hardware = |place: &local::Place| place.device.is_hardware();
         port::find(&self.settings).is_ok_and(|found| found.addresses.iter().any(is_hardware))
     }
 

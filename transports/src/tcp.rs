@@ -34,6 +34,7 @@ mod patience;
 mod port;
 mod probe;
 mod route;
+mod shared;
 pub(crate) mod silence;
 mod stripe;
 mod sys;

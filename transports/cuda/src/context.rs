@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::graph::Aloof;
+use crate::access::access_of;
+use crate::aloof::Aloof;
 use crate::library::Driver;
-use crate::share::access_of;
 use crate::sys::{CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, Handle};
 use crate::{Code, Cuda, CudaError, Device, Result};
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr;
 use std::time::Duration;
 
-use crate::graph::Aloof;
+use crate::aloof::Aloof;
 use crate::sys::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
     CUipcHandle, Handle,

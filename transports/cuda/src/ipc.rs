@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::graph::Aloof;
+use crate::aloof::Aloof;
 use crate::sys::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcHandle};
 use crate::{Context, Cuda, Result};
 

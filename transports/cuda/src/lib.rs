@@ -17,7 +17,10 @@
 //! (copies, launches) is `unsafe` and says what it is owed; the rest owns what it frees.
 #![warn(missing_docs)]
 
+mod access;
+mod aloof;
 mod callback;
+mod code;
 mod context;
 pub mod cufile;
 mod device;
@@ -39,9 +42,10 @@ mod stream;
 #[allow(non_camel_case_types)]
 mod sys;
 
+pub use code::Code;
 pub use context::{Context, Entered};
 pub use device::{Device, PeerLink};
-pub use error::{Code, CudaError, Missing, Result};
+pub use error::{CudaError, Missing, Result};
 pub use event::{Event, EventHandle};
 pub use graph::{CaptureMode, Executable, Graph};
 pub use ipc::{IpcHandle, Opened};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::graph::Aloof;
+use crate::aloof::Aloof;
 use crate::pace::COMMAND;
 use crate::{Context, CudaError, Result, Stream};
 

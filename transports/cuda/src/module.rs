@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::graph::Aloof;
+use crate::aloof::Aloof;
 use crate::pace::COMMAND;
 use crate::sys::{CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_FUNC_ATTRIBUTE_NUM_REGS, Handle};
 use crate::{Code, Context, CudaError, Result, Stream};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::slice;
 
-use crate::graph::Aloof;
+use crate::aloof::Aloof;
 use crate::sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_PORTABLE,

@@ -6,12 +6,12 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use crate::graph::Aloof;
+use crate::access::{access_of, location};
+use crate::aloof::Aloof;
 use crate::sys::{
-    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
-    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CUmemAccessDesc,
-    CUmemAllocFlags, CUmemAllocationProp, CUmemLocation,
+    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, CU_MEM_ALLOCATION_TYPE_PINNED,
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CUmemAllocFlags,
+    CUmemAllocationProp,
 };
 use crate::{Context, CudaError, Device, Result};
 
@@ -172,15 +172,6 @@ fn owned(fd: c_int) -> Result<OwnedFd> {
     }
     // SAFETY: the driver has just opened it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// That a device may read and write.
-pub(crate) fn access_of(device: &Device) -> CUmemAccessDesc {
-    CUmemAccessDesc { location: location(device), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
-}
-
-fn location(device: &Device) -> CUmemLocation {
-    CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device.raw }
 }
 
 fn properties(context: &Context) -> CUmemAllocationProp {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::graph::Aloof;
+use crate::aloof::Aloof;
 use crate::library::Driver;
 use crate::pace::{COMMAND, Pace};
 use crate::sys::{

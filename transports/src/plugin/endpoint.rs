@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use super::bell::Bell;
-use super::hand::{Hand, Request};
+use super::hand::Request;
 use super::inlet::{Inlet, Receiver};
+use super::mouth::Mouth;
 use super::net::Net;
 use super::outlet::{Sender, lock};
 use super::peer::{Calling, Connected};
@@ -51,8 +52,8 @@ impl PluginEndpoint {
         Ok(PluginEndpoint { inlets, bell, deaths, steward, asked })
     }
 
-    fn hand(&self) -> Hand {
-        self.steward.hand.clone()
+    fn mouth(&self) -> Mouth {
+        self.steward.hand.mouth.clone()
     }
 
     fn ask(&self, peer: usize, deadline: Instant) -> Asked {
@@ -85,7 +86,7 @@ impl Endpoint for PluginEndpoint {
             }
         };
         self.bell.outlets.push(Arc::clone(&outlet));
-        Ok(Some(Box::new(Sender::new(outlet, self.hand()))))
+        Ok(Some(Box::new(Sender::new(outlet, self.mouth()))))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {

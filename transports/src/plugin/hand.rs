@@ -1,9 +1,8 @@
 //! How the steward is asked for something.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
+use super::mouth::Mouth;
 use super::peer::Calling;
 
 /// What the steward is asked.
@@ -18,19 +17,14 @@ pub(super) enum Request {
 #[derive(Clone)]
 pub(super) struct Hand {
     pub(super) requests: mpsc::Sender<Request>,
-    pub(super) mouth: Arc<UnixStream>,
+    pub(super) mouth: Mouth,
 }
 
 impl Hand {
     /// Ask; one that has ended is asked in vain.
     pub(super) fn ask(&self, request: Request) {
         if self.requests.send(request).is_ok() {
-            self.ring();
+            self.mouth.ring();
         }
-    }
-
-    /// There is something to look after. A byte that does not fit is one of many that do.
-    pub(super) fn ring(&self) {
-        let _ = (&*self.mouth).write(&[1]);
     }
 }

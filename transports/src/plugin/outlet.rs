@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::hand::Hand;
+use super::mouth::Mouth;
 use super::net::{Net, Thing};
 use super::region::Slots;
 use super::{FLYING_MAX, SLOT_BYTES, SLOTS};
@@ -187,12 +187,12 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The user's end.
 pub(super) struct Sender {
     outlet: Arc<Mutex<Outlet>>,
-    hand: Hand,
+    mouth: Mouth,
 }
 
 impl Sender {
-    pub(super) fn new(outlet: Arc<Mutex<Outlet>>, hand: Hand) -> Sender {
-        Sender { outlet, hand }
+    pub(super) fn new(outlet: Arc<Mutex<Outlet>>, mouth: Mouth) -> Sender {
+        Sender { outlet, mouth }
     }
 }
 
@@ -219,7 +219,7 @@ impl SendWire for Sender {
         // Whoever pushes may do nothing else for a long time.
         if !outlet.is_empty() && !outlet.is_tended {
             outlet.is_tended = true;
-            self.hand.ring();
+            self.mouth.ring();
         }
         Ok(taken)
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::frame::Frame;
 use super::hand::{Hand, Request};
 use super::inlet::Inlet;
+use super::mouth::Mouth;
 use super::net::Net;
 use super::outlet::lock;
 use super::peer::{Calling, Peer, left};
@@ -53,7 +54,7 @@ impl Steward {
             return Err(failed("epoll_ctl", std::io::Error::last_os_error()));
         }
         let (sender, requests) = mpsc::channel();
-        let hand = Hand { requests: sender, mouth: Arc::new(mouth) };
+        let hand = Hand { requests: sender, mouth: Mouth(Arc::new(mouth)) };
         let mut peers = Vec::with_capacity(inlets.len());
         for (index, inlet) in inlets.iter().enumerate() {
             peers.push(match inlet {

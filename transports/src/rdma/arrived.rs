@@ -4,8 +4,8 @@
 //! begins each at a line, and no piece lies across the ring's end. Both are a peer's word, so what
 //! does not fit is an error and is never looked at.
 
-use super::lane::{PIECES, piece_bytes};
-use super::wire::LINE_BYTES;
+use super::limits::LINE_BYTES;
+use super::limits::{PIECES, piece_bytes};
 
 /// The pieces that were not read yet.
 pub(super) struct Arrived {

@@ -9,12 +9,13 @@ use brigade_verbs::{Access, CompletionQueue, Memory, MemoryRegion, Remote};
 
 use super::bell::{Bell, Chimes};
 use super::card::{Address, Card, choose};
-use super::exchange::{Accepted, Exchange, Hand, Request};
+use super::exchange::Exchange;
 use super::failed;
-use super::frame::{Frame, OfferedStripe, RING_BYTES_MIN, STRIPES_MAX};
+use super::frame::{Accepted, Frame, OfferedStripe, RING_BYTES_MIN, STRIPES_MAX};
+use super::hand::{Hand, Request};
 use super::lane::Lane;
+use super::local::{Local, is_passing};
 use super::path::{End, domain};
-use super::port::{Local, is_passing};
 use super::shared::{Peer, Regions, Shared};
 use super::stripe::{Prepared, Stripe};
 use super::window::{self, Descriptor, Imported};

@@ -11,7 +11,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::frame::{AcceptedStripe, Frame, Turn};
+use super::frame::{Accepted, Frame};
+use super::hand::{Hand, Request};
 use super::lane::Lane;
 use super::link::Link;
 use super::mend::Mender;
@@ -31,48 +32,6 @@ const LANDING: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How much is read of a connection at a time.
 const READ_BYTES: usize = 2048;
-
-/// The answer to an offer: where the ring is, and its queue pairs.
-pub(super) type Accepted = (u64, Vec<AcceptedStripe>);
-
-/// What the exchange is asked to do.
-pub(super) enum Request {
-    /// Offer a wire or a door to a peer, and pass on what it answers.
-    Offer {
-        peer: usize,
-        frame: Frame,
-        deadline: Instant,
-        answer: mpsc::Sender<Result<Accepted, TransportError>>,
-    },
-    /// Look after this lane from now on.
-    Tend { peer: usize, lane: Arc<Lane> },
-    /// One of our queue pairs to a peer has failed.
-    Stop { peer: usize, turn: Turn },
-    /// One of our queue pairs from a peer has failed.
-    Broken { peer: usize, turn: Turn },
-    /// Our wire to a peer has failed for this reason.
-    Lost { peer: usize, why: String },
-    /// Wake a peer, whose window was signalled.
-    Knock { peer: usize },
-    /// Leave.
-    Leave,
-}
-
-/// How the exchange is asked.
-#[derive(Clone)]
-pub(super) struct Hand {
-    requests: mpsc::Sender<Request>,
-    gong: Arc<Gong>,
-}
-
-impl Hand {
-    /// Ask; one that has ended is asked in vain.
-    pub(super) fn ask(&self, request: Request) {
-        if self.requests.send(request).is_ok() {
-            self.gong.ring();
-        }
-    }
-}
 
 /// The running thread. Dropping it leaves the communicator.
 pub(super) struct Exchange {

@@ -73,6 +73,9 @@ pub(super) struct AcceptedStripe {
     pub(super) key: u32,
 }
 
+/// The answer to an offer: where the ring is, and its queue pairs.
+pub(super) type Accepted = (u64, Vec<AcceptedStripe>);
+
 impl AcceptedStripe {
     const BYTES: usize = HALF_BYTES + 4;
 

@@ -9,9 +9,9 @@ use brigade_verbs::{Access, Limits, Memory, MemoryRegion, ProtectionDomain};
 use super::card::Address;
 use super::failed;
 use super::frame::Turn;
-use super::lane::{CREDITS, PIECES};
+use super::limits::{CREDITS, PIECES};
+use super::local::Local;
 use super::path::End;
-use super::port::Local;
 use crate::TransportError;
 
 /// What the receiving end of a queue pair holds.

@@ -21,20 +21,14 @@ use std::time::{Duration, Instant};
 use brigade_verbs::{Memory, Remote, Status};
 
 use self::held::Held;
-use super::exchange::Hand;
-use super::port::Local;
+use super::hand::Hand;
+use super::limits::{LINE_BYTES, PIECES, SENDS, piece_bytes};
+use super::local::Local;
 use super::stripe::Stripe;
-use super::wire::LINE_BYTES;
 use crate::TransportError;
 
 pub(super) use self::held::{Lendable, Source};
 
-/// The most pieces that the receiver has not consumed yet.
-pub(super) const PIECES: usize = 64;
-/// Room for what we post on a queue pair: twice as much, since pieces may be sent again.
-pub(super) const SENDS: u32 = 2 * PIECES as u32;
-/// Room for the receiver's words: it sends one for every quarter of the ring or of the pieces.
-pub(super) const CREDITS: u32 = 16;
 /// After how many requests we look what came of them.
 const LOOK_EVERY: u32 = 32;
 /// What was thrown away may come out of a queue before what failed: how long we wait for that.
@@ -45,11 +39,6 @@ const LEND_BYTES: usize = 16 << 10;
 const RECALL: Duration = Duration::from_secs(1);
 /// How many completions are taken at a time.
 const BATCH: usize = 16;
-
-/// The longest piece in a ring of this length.
-pub(super) fn piece_bytes(ring_bytes: usize) -> usize {
-    (ring_bytes / 8).clamp(4 << 10, 128 << 10)
-}
 
 /// A piece of the stream that lies in the ring.
 #[derive(Clone, Copy, Default)]

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Instant;
 
-use super::exchange::Accepted;
+use super::frame::Accepted;
 use super::frame::Frame;
 use crate::{RecvWire, SendWire, TransportError};
 

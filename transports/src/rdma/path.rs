@@ -7,7 +7,7 @@ use brigade_verbs::{CompletionQueue, Limits, Path, ProtectionDomain, QueuePair, 
 use super::card::Address;
 use super::failed;
 use super::frame::Half;
-use super::port::{Local, Place};
+use super::local::{Local, Place};
 use crate::TransportError;
 
 /// Packet counters have 24 bits.

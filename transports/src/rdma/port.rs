@@ -11,6 +11,7 @@ use brigade_verbs::{
 use super::cache::Cache;
 use super::card::{ADDRESSES_MAX, Address, Card};
 use super::endpoint::RdmaEndpoint;
+use super::local::{Local, Place};
 use super::stripe::LIMITS;
 use super::{NAME, Settings};
 use crate::tcp::{self, Tcp};
@@ -18,52 +19,6 @@ use crate::{Endpoint, Group, Port, TransportError, Unavailable};
 
 /// The most GIDs of one port that a card lists.
 const GIDS_PER_PORT: usize = 3;
-
-/// What is said, here and to a peer that asks, of a port whose cable may come back.
-const NOT_ACTIVE: &str = "is not active now";
-
-/// Whether an error, of ours or of a peer that has refused, is of a port that may come back.
-pub(super) fn is_passing(error: &TransportError) -> bool {
-    matches!(error, TransportError::Refused { why } if why.contains(NOT_ACTIVE))
-}
-
-/// An address, and how we speak from it.
-pub(super) struct Place {
-    pub(super) device: Arc<Device>,
-    pub(super) port: u8,
-    /// `None` to route by LID.
-    pub(super) gid_index: Option<u8>,
-    pub(super) address: Address,
-    /// Why it was taken.
-    why: &'static str,
-}
-
-impl Place {
-    /// The port as it is now; `None` if its device does not answer.
-    pub(super) fn port_now(&self) -> Option<PortState> {
-        self.device.ports().ok()?.into_iter().find(|now| now.number == self.port)
-    }
-
-    /// Errors: its port cannot be used now, which [`is_passing`].
-    pub(super) fn check(&self) -> Result<(), TransportError> {
-        if self.port_now().is_some_and(|now| now.is_active) {
-            return Ok(());
-        }
-        let why = format!("port {} of {} {NOT_ACTIVE}", self.port, self.device.name());
-        Err(TransportError::Refused { why })
-    }
-
-    pub(super) fn describe(&self) -> String {
-        let Place { device, port, address, why, .. } = self;
-        let mtu = 128_u32 << address.mtu;
-        let index = self.gid_index.map_or("none".into(), |index| index.to_string());
-        format!(
-            "{} port {port}: GID {} (index {index}, {why}), MTU {mtu}",
-            device.name(),
-            address.gid
-        )
-    }
-}
 
 /// What a machine has that can be used.
 pub(super) struct Found {
@@ -223,16 +178,6 @@ fn rows(device: &Device, port: &PortState, settings: &Settings) -> Vec<(GidEntry
     all.sort_by_key(|row| (reason(row).0, row.index));
     all.truncate(GIDS_PER_PORT);
     all.into_iter().map(|row| (row, reason(&row).1)).collect()
-}
-
-/// What all communicators of a rank use.
-pub(super) struct Local {
-    pub(super) settings: Settings,
-    pub(super) places: Vec<Place>,
-    /// One for each device that is used.
-    pub(super) domains: Vec<Arc<ProtectionDomain>>,
-    pub(super) card: Card,
-    pub(super) cache: Cache,
 }
 
 /// One rank's side of rdma.

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use brigade_verbs::{Completion, Memory, Status};
 
 use super::arrived::Arrived;
-use super::exchange::{Hand, Request};
 use super::frame::Turn;
+use super::hand::{Hand, Request};
 use super::inlets::{FRESH_MAX, Incoming, Inlet, LIMITS};
-use super::lane::{CREDITS, PIECES};
+use super::limits::{CREDITS, LINE_BYTES, PIECES};
+use super::local::Local;
 use super::path::also;
-use super::port::Local;
 use super::silence::{self, Silence};
-use super::wire::LINE_BYTES;
 use crate::TransportError;
 
 /// How many completions are taken at a time.

@@ -7,12 +7,12 @@ use brigade_verbs::{Access, CompletionQueue, Limits, Memory, MemoryRegion, Prote
 
 use super::bell::Chimes;
 use super::card::{Address, Card, Way};
-use super::exchange::Accepted;
 use super::failed;
+use super::frame::Accepted;
 use super::frame::{AcceptedStripe, OfferedStripe, Turn};
 use super::inlets::{Incoming, Inlet, LIMITS};
+use super::local::Local;
 use super::path::End;
-use super::port::Local;
 use crate::TransportError;
 
 /// How a peer went away.

@@ -7,9 +7,9 @@ use brigade_verbs::{Access, Limits, MemoryRegion, Remote, Status};
 
 use super::card::{Address, choose};
 use super::frame::{OfferedStripe, Turn};
-use super::lane::{CREDITS, SENDS};
+use super::limits::{CREDITS, SENDS};
+use super::local::Local;
 use super::path::{End, also};
-use super::port::Local;
 use super::shared::{Peer, Shared};
 use super::silence::Silence;
 use crate::TransportError;

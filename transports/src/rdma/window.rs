@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use brigade_verbs::{Access, Completion, Limits, Memory, MemoryRegion, Remote};
 
 use super::card::Address;
-use super::exchange::{Hand, Request};
 use super::failed;
+use super::hand::{Hand, Request};
+use super::local::Local;
 use super::path::End;
-use super::port::Local;
 use crate::{LocalWindow, RemoteWindow, TransportError, WindowMemory};
 
 const MAGIC: [u8; 4] = *b"BRW1";

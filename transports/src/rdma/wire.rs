@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::exchange::Hand;
+use super::hand::Hand;
 use super::lane::{Lane, Lendable, Source};
-use super::port::Local;
+use super::local::Local;
 use super::ring::Ring;
 use super::shared::Peer;
 use crate::pieces::{Pieces, Stream};
 use crate::{Lending, RecvWire, SendWire, TransportError};
 
-/// Pieces begin at multiples of this.
-pub(super) const LINE_BYTES: usize = 64;
 /// How long after a peer has said farewell its last pieces may still be on their way.
 const LAST_PIECES: Duration = Duration::from_secs(2);
 

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use super::directory::{ENTRIES, Region};
 use super::region::{Bytes, Line, Plain, Shared};
@@ -29,6 +30,32 @@ pub(super) struct Area {
     members: u32,
     /// The process that is the member.
     process: u32,
+}
+
+impl Region {
+    /// The area that all who ask with this key get, as the one in `seat` of `members`: at least
+    /// `bytes` long, zeroed for the first. It is given back when all have dropped theirs.
+    pub(super) fn area(
+        self: &Arc<Self>,
+        key: u64,
+        bytes: usize,
+        (seat, members): (u32, u32),
+        deadline: Instant,
+    ) -> Result<Area, TransportError> {
+        assert!(seat < members && bytes >= area_head_bytes(members));
+        let index = self.find(key, bytes, deadline)?;
+        let area = |map| Area::new(self.clone(), map, index, (seat, members));
+        self.map_alike(index, bytes).map(area).inspect_err(|_| {
+            // The last to leave gives the memory back, so who cannot use it leaves as well: what
+            // that takes is in the head.
+            let head_bytes = area_head_bytes(members);
+            if self.area_bytes(index) >= head_bytes as u64
+                && let Ok(head) = self.map_area(self.offset(index), head_bytes)
+            {
+                drop(area(head));
+            }
+        })
+    }
 }
 
 impl Area {

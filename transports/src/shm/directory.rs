@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::area::{Area, area_head_bytes};
 use super::held::Held;
 use super::region::{Line, Shared, plain};
 use super::sys::{self, Mapping, PAGE_BYTES};
@@ -44,7 +43,6 @@ const AREAS_FROM: u64 =
 const LENGTHS: [u64; 3] = [1 << 40, 1 << 36, 1 << 32];
 /// How long whoever needs an entry for itself waits for others to fill in theirs.
 const SETTLING: Duration = Duration::from_secs(1);
-const _: () = assert!(claims::PATIENCE.as_nanos() < SETTLING.as_nanos());
 /// Areas are rounded up to a power of two, so that what one group leaves another can take.
 const CLASSES: usize = 64;
 
@@ -127,32 +125,12 @@ impl Region {
         &self.fd
     }
 
-    /// The area that all who ask with this key get, as the one in `seat` of `members`: at least
-    /// `bytes` long, zeroed for the first. It is given back when all have dropped theirs.
-    pub(super) fn area(
-        self: &Arc<Self>,
-        key: u64,
-        bytes: usize,
-        (seat, members): (u32, u32),
-        deadline: Instant,
-    ) -> Result<Area, TransportError> {
-        assert!(seat < members && bytes >= area_head_bytes(members));
-        let index = self.find(key, bytes, deadline)?;
-        let area = |map| Area::new(self.clone(), map, index, (seat, members));
-        self.map_alike(index, bytes).map(area).inspect_err(|_| {
-            // The last to leave gives the memory back, so who cannot use it leaves as well: what
-            // that takes is in the head.
-            let head_bytes = area_head_bytes(members);
-            if self.area_bytes(index) >= head_bytes as u64
-                && let Ok(head) = self.map_area(self.offset(index), head_bytes)
-            {
-                drop(area(head));
-            }
-        })
-    }
-
     /// Map the area of entry `index`, if whoever made it wanted as many bytes.
-    fn map_alike(&self, index: usize, bytes: usize) -> Result<Arc<Mapping>, TransportError> {
+    pub(super) fn map_alike(
+        &self,
+        index: usize,
+        bytes: usize,
+    ) -> Result<Arc<Mapping>, TransportError> {
         let found = self.area_bytes(index);
         if found != rounded(bytes) {
             let why = format!(
@@ -164,7 +142,7 @@ impl Region {
         self.map_area(self.offset(index), bytes)
     }
 
-    fn area_bytes(&self, index: usize) -> u64 {
+    pub(super) fn area_bytes(&self, index: usize) -> u64 {
         self.directory()[index].bytes.load(Ordering::Relaxed)
     }
 

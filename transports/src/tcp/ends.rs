@@ -11,6 +11,10 @@ use crate::seal::{BODY_BYTES, Opener, RECORD_BYTES, Sealer};
 /// How many bytes are sealed before they are sent: together they stay in a core's cache.
 const BATCH_BYTES: usize = 8 * BODY_BYTES;
 
+/// How far a receive may read past what was asked for: small messages that follow one another
+/// share a system call, and large ones are not copied twice.
+pub(super) const READ_AHEAD_BYTES: usize = 4096;
+
 /// Where bytes are written.
 pub(super) struct Outlet {
     link: Arc<Link>,

@@ -9,10 +9,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::bell::Armings;
-use super::ends::Inlet;
+use super::ends::{Inlet, READ_AHEAD_BYTES};
 use super::frame::{Frame, HEADER_BYTES};
 use super::link::Link;
-use super::wire::READ_AHEAD_BYTES;
 
 /// The receiving end of a striped stream.
 pub(super) struct Gatherer {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::link::Proved;
-use super::port::Shared;
+use super::shared::Shared;
 use super::{handshake, options, sys};
 use crate::{MAKE_THREAD, OursAlone, TransportError, Unavailable, opened};
 

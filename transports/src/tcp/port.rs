@@ -4,35 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::address::Interface;
 use super::bell::Bell;
 use super::card::Card;
 use super::dial::Call;
 use super::dialler::Dialler;
-use super::handshake::Terms;
 use super::listen::{Bound, Listener};
 use super::pairs::{Links, Pair};
 use super::route::Routes;
+use super::shared::Shared;
 use super::wire::{Receiver, Sender};
 use super::{Settings, probe};
 use crate::{Doorbell, Endpoint, Group, Port, RecvWire, SendWire, TransportError, Windows};
-
-/// What the listener, the endpoints and the port itself look at.
-pub(super) struct Shared {
-    pub(super) card: Card,
-    secret: [u8; 32],
-    pub(super) settings: Settings,
-    pub(super) interfaces: Vec<Interface>,
-    pub(super) links: Links,
-    pub(super) routes: Arc<Routes>,
-}
-
-impl Shared {
-    /// What is asked of whoever calls or is called.
-    pub(super) fn terms(&self) -> Terms<'_> {
-        Terms { secret: &self.secret, encrypt: self.settings.encrypt }
-    }
-}
 
 /// One rank's side of tcp.
 pub(super) struct TcpPort {

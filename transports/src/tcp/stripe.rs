@@ -10,11 +10,10 @@
 use std::io;
 use std::sync::Arc;
 
-use super::ends::Outlet;
+use super::ends::{Outlet, READ_AHEAD_BYTES};
 use super::frame::{BODY_BYTES_MAX, Frame, HEADER_BYTES};
 use super::link::Link;
 use super::sys;
-use super::wire::READ_AHEAD_BYTES;
 
 /// The sending end of a striped stream.
 pub(super) struct Cutter {

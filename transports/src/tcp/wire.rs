@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::bell::Armings;
-use super::ends::{Inlet, Outlet};
+use super::ends::{Inlet, Outlet, READ_AHEAD_BYTES};
 use super::gather::Gatherer;
 use super::link::Link;
 use super::pairs::Pair;
@@ -17,9 +17,6 @@ use crate::{RecvWire, SendWire, TransportError};
 const STAGING_BYTES: usize = 128 << 10;
 /// The staging buffer begins at a cache line.
 const LINE_BYTES: usize = 64;
-/// How far a receive may read past what was asked for: small messages that follow one another
-/// share a system call, and large ones are not copied twice.
-pub(super) const READ_AHEAD_BYTES: usize = 4096;
 
 /// The sending end.
 pub(super) struct Sender {

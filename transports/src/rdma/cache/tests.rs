@@ -6,7 +6,8 @@ use brigade_verbs::{Access, Completion, CompletionQueue, Limits, Memory, Path, Q
 
 use super::*;
 use crate::rdma::Settings;
-use crate::rdma::port::{self, Place};
+use crate::rdma::local::Place;
+use crate::rdma::port;
 use crate::rdma::unmap::tests::sys::{Deed, Mapped};
 
 /// What one write carries at most.

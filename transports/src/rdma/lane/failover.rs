@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use brigade_verbs::{Access, MemoryRegion, Remote, Status};
 
-use super::{CAUSE, PIECES, Piece, RECALL, State};
+use super::{CAUSE, Piece, RECALL, State};
 use crate::TransportError;
 use crate::rdma::card::Address;
-use crate::rdma::exchange::Request;
 use crate::rdma::failed;
 use crate::rdma::frame::{AcceptedStripe, Turn};
+use crate::rdma::hand::Request;
+use crate::rdma::limits::PIECES;
 use crate::rdma::path::End;
 use crate::rdma::silence;
 use crate::rdma::stripe::{Stripe, StripeState, blame};

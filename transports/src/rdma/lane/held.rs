@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use brigade_verbs::{Memory, MemoryRegion};
 
-use super::PIECES;
 use crate::rdma::cache::Lent;
+use crate::rdma::limits::PIECES;
 
 /// What a wire is asked to take.
 #[derive(Clone, Copy)]

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use brigade_verbs::{Completion, Status};
 
-use super::{BATCH, LINE_BYTES, PIECES, State};
+use super::{BATCH, State};
 use crate::TransportError;
+use crate::rdma::limits::{LINE_BYTES, PIECES};
 use crate::rdma::stripe::Stripe;
 
 impl State {

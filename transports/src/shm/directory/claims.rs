@@ -8,11 +8,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{BUCKET, ENTRIES, KEY_MIN, NAMELESS, Region, UNSETTLED, rounded};
+use super::{BUCKET, ENTRIES, KEY_MIN, NAMELESS, Region, SETTLING, UNSETTLED, rounded};
 use crate::TransportError;
 
 /// How long a claim may stay unsettled. A process that runs settles it within microseconds.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(100);
+const _: () = assert!(PATIENCE.as_nanos() < SETTLING.as_nanos());
 
 /// What looking for a key came to.
 enum Look {
