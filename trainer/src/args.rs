@@ -2,6 +2,7 @@
 
 mod refusals;
 mod room;
+mod travel;
 
 use crate::data::Corpus;
 use crate::device::DeviceArgs;

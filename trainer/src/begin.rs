@@ -15,29 +15,15 @@ use crate::parallel::tensor::Split;
 use crate::parallel::{
     Axis, DataParallel, Groups, Memory, Sharing, Source, Strategy, Thrift, Way, Ways,
 };
-use crate::plan;
 use crate::precision::LossScale;
 use crate::records::Records;
 use crate::report::{Report, grouped, size};
+use crate::run::Run;
 use crate::state::State;
 use crate::tape::Keep;
-use crate::train::Run;
 use brigade_comm::{Communicator, Settings};
 use serde::Serialize;
 use std::io::Write;
-
-/// Refuse what cannot work before any rank is started: settings, memory, folders and text.
-///
-/// Errors: `Setting` for what cannot work, `File` for a text that cannot be read, `Offload` for a
-/// folder that is not there.
-pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
-    args.validate(ranks)?;
-    args.check_room(ranks)?;
-    args.check_folders()?;
-    args.check_kept()?;
-    plan::check(args, ranks)?;
-    text(args).map(drop)
-}
 
 /// Refuse to go on from what is missing, damaged, or of another run: for who starts ranks, the
 /// first of which will read it.

@@ -5,7 +5,7 @@
 //! | `args` | its flags |
 //! | `budget` | how much of it a rank may use |
 //! | `text` | the text of a pass, as a rank has it |
-//! | `tape` | memory of a pass on the device |
+//! | `passes`, `tape` | how a pass is made, and its memory on the device |
 //! | `gpt` | forward and backward, unit by unit |
 //! | `layers` | what is between the stream and the inside of a block, of all who divide a model |
 //! | `tiles` | linear layers of which each tile is a unit |
@@ -33,6 +33,7 @@ mod gridded;
 mod inputs;
 mod layers;
 mod mixture;
+mod passes;
 mod ring;
 mod split;
 mod tape;
@@ -46,7 +47,8 @@ pub(crate) use division::DeviceDivision;
 pub(crate) use gpt::DeviceGpt;
 pub(crate) use grid::GridRooms;
 pub(crate) use inputs::DeviceInputs;
+pub(crate) use passes::Passes;
 pub(crate) use split::DeviceOwed;
-pub(crate) use tape::{DeviceTape, Passes, Rooms, Scratch};
+pub(crate) use tape::{DeviceTape, Rooms, Scratch};
 pub(crate) use text::Text;
 pub(crate) use wire::{Results, Wire};

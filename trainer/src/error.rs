@@ -1,6 +1,5 @@
 //! What can go wrong in a training run, and what its user can do about it.
 
-use crate::report::exact;
 use std::path::{Path, PathBuf};
 
 /// How the reason of a rank begins that ends all before the first step, since what is asked for
@@ -195,6 +194,13 @@ impl From<brigade_cuda::CudaError> for Error {
     }
 }
 
+/// To the byte, as a flag takes it: `4M` where that is exact.
+fn exact(bytes: usize) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or(bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,5 +216,13 @@ mod tests {
         assert_eq!(format!("{refused:?}"), refused.to_string());
         let joined = "nonsense".parse::<brigade_comm::bootstrap::UniqueId>().map(drop).unwrap_err();
         assert_eq!(format!("{joined:?}"), joined.to_string());
+    }
+
+    #[test]
+    fn what_is_said_to_be_enough_is_a_flag() {
+        for (bytes, told) in [(4 << 20, "4M"), ((4 << 20) + 1, "4194305"), (3 << 10, "3K")] {
+            assert_eq!(exact(bytes), told);
+            assert_eq!(crate::offload::parse_bytes(told), Ok(bytes));
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::data::fill;
 use crate::error::Error;
+use crate::run::Run;
 use crate::tape::Tape;
-use crate::train::Run;
 
 /// Windows that go through the model at once where the host computes.
 const WINDOWS_AT_ONCE: usize = 8;

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::offload::{self, Kept, Offload, Origin, Tier, is_same_folder};
 use crate::parallel::{Axis, Stage, Ways};
 use crate::precision::Precision;
-use crate::train::Run;
+use crate::run::Run;
 use brigade_comm::Communicator;
 use brigade_offload::storage::File;
 use std::fs;

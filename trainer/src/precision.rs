@@ -5,7 +5,6 @@
 //! gradient is rounded to f16 first, so that it overflows as it would in a device that computes in
 //! f16; the loss is scaled so that it does not, and when it does, no rank makes that step.
 
-use crate::state::State;
 use brigade_offload::optimizer::Narrowed;
 use clap::ValueEnum;
 use half::slice::HalfFloatSliceExt;
@@ -88,12 +87,6 @@ impl LossScale {
     pub fn new(precision: Precision) -> LossScale {
         let scale = if precision == Precision::F16 { 65536.0 } else { 1.0 };
         LossScale { scale, steps: 0, skipped: 0 }
-    }
-
-    /// That which a run of this precision goes on with from a state, or its first.
-    pub(crate) fn of_run(precision: Precision, state: &State) -> LossScale {
-        let scale = state.scale.filter(|_| precision == Precision::F16);
-        scale.unwrap_or_else(|| LossScale::new(precision))
     }
 
     /// As a rank tells others: three numbers, the first of which is not zero.

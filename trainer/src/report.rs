@@ -205,13 +205,6 @@ pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// To the byte, as a flag takes it: `4M` where that is exact.
-pub(crate) fn exact(bytes: usize) -> String {
-    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
-    unit.map_or(bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
-}
-
 /// Time as people read it.
 pub(crate) fn duration(time: Duration) -> String {
     match time.as_secs_f64() {
@@ -330,14 +323,6 @@ mod tests {
         assert_eq!(two_sizes([2 << 20, 3 << 30]), ["2.00 MiB", "3.00 GiB"]);
         assert_eq!(two_sizes([230_001, 230_000]), ["230,001 bytes", "230,000 bytes"]);
         assert_eq!(two_sizes([5, 5]), ["5 B", "5 B"]);
-    }
-
-    #[test]
-    fn what_is_said_to_be_enough_is_a_flag() {
-        for (bytes, told) in [(4 << 20, "4M"), ((4 << 20) + 1, "4194305"), (3 << 10, "3K")] {
-            assert_eq!(exact(bytes), told);
-            assert_eq!(crate::offload::parse_bytes(told), Ok(bytes));
-        }
     }
 
     #[test]

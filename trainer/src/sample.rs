@@ -6,8 +6,8 @@
 use crate::error::Error;
 use crate::model::Gpt;
 use crate::report::printable;
+use crate::run::Run;
 use crate::tape::Tape;
-use crate::train::Run;
 
 /// How bytes are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //! checkpoint holds, and what ranks put together from their parts.
 
 use crate::layout::Layout;
-use crate::precision::LossScale;
+use crate::precision::{LossScale, Precision};
 
 /// The arrays of a state, all of the model's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,5 +79,13 @@ impl State {
     /// Room for the state of a model, to be filled.
     pub fn room(layout: &Layout) -> State {
         State::new(vec![0.0; layout.len()])
+    }
+}
+
+impl LossScale {
+    /// That which a run of this precision goes on with from a state, or its first.
+    pub(crate) fn of_run(precision: Precision, state: &State) -> LossScale {
+        let scale = state.scale.filter(|_| precision == Precision::F16);
+        scale.unwrap_or_else(|| LossScale::new(precision))
     }
 }

@@ -3,7 +3,6 @@
 use crate::agree;
 use crate::args::Args;
 use crate::begin;
-use crate::checkpoint::Written;
 use crate::data::Corpus;
 use crate::ending::Ending;
 use crate::error::Error;
@@ -13,43 +12,17 @@ use crate::layout::Config;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::learning_rate;
-use crate::parallel::{Batch, Groups, Strategy, Ways};
-use crate::precision::LossScale;
-use crate::records::Records;
-use crate::report::{Report, grouped, sent_and_held};
+use crate::outcome::Outcome;
+use crate::parallel::{Batch, Groups, Ways};
+use crate::report::{grouped, sent_and_held};
+use crate::run::Run;
 use crate::runlog::{RankEnd, StepRecord};
 use crate::sys;
 use crate::trace::{self, Lane};
 use brigade_comm::{Communicator, Op};
 use brigade_offload::storage::write_whole;
-use serde::Serialize;
 use std::io::Write;
 use std::time::{Duration, Instant};
-
-/// What a run came to.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Loss of each step of this run, before its update; the run log has them by step.
-    #[serde(skip)]
-    pub losses: Vec<f64>,
-    /// Mean loss on text that was never trained on, where it was asked for.
-    pub held_out: Option<f64>,
-    /// Payload bytes this rank sent in steps.
-    pub sent_bytes: u64,
-    /// What the strategy's formula predicts for them.
-    pub formula_bytes: u64,
-    /// Wall time of the steps.
-    pub seconds: f64,
-    /// What its steps have cost this rank in files.
-    pub disk: DiskUse,
-    /// What formulas predict for that.
-    pub disk_formula: DiskUse,
-    /// Bytes sent and held by each rank.
-    pub ranks: Vec<RankEnd>,
-    /// How long the rank that waited least for others did, in ms, step by step. What others waited
-    /// beyond that was for ranks that came later, not for bytes.
-    pub exposed_ms: Vec<f64>,
-}
 
 /// Train as `args` say, printing to `out`. Only rank 0 prints and writes files. What ends this rank
 /// is given to `say`, once and before what the rank has goes, which may take long.
@@ -151,31 +124,6 @@ fn together(world: Option<&Communicator>, read: impl FnOnce() -> u64) -> Result<
     let count = read();
     world.map_or(Ok(()), Communicator::barrier)?;
     Ok(count)
-}
-
-/// Everything around a strategy while it trains.
-pub(crate) struct Run<'a> {
-    pub(crate) args: &'a Args,
-    pub(crate) model: &'a Gpt,
-    pub(crate) world: Option<&'a Communicator>,
-    /// Whether this is rank 0, which prints and writes files for all.
-    pub(crate) is_first: bool,
-    pub(crate) corpus: Corpus,
-    pub(crate) strategy: Box<dyn Strategy + 'a>,
-    /// That of the state it began with, which is kept for a run of f16 if this is none.
-    pub(crate) scale: Option<LossScale>,
-    /// What its steps have cost in files.
-    pub(crate) disk: DiskUse,
-    /// What the steps should have moved.
-    pub(crate) disk_formula: DiskUse,
-    /// The most that this rank held for it in a step.
-    pub(crate) peak_bytes: u64,
-    /// The most until it had its strategy.
-    pub(crate) start_bytes: u64,
-    /// What is known of the checkpoint that this one goes on from.
-    pub(crate) resumed: Option<Written>,
-    pub(crate) report: Report<'a>,
-    pub(crate) records: Records,
 }
 
 impl Run<'_> {

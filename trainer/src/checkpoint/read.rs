@@ -1,7 +1,7 @@
 //! A checkpoint of which any numbers are read without the rest.
 
+use super::header::{HEADER, Header, strange};
 use super::sums::{BLOCK_BYTES, Sums, damaged, unseal};
-use super::{HEADER, Header, strange};
 use crate::error::Error;
 use crate::intake;
 use crate::layout::Layout;

@@ -2,7 +2,7 @@
 //! knows whether that is what was written; and of what the file says of itself. They are those of
 //! the files that `--keep` leaves: CRC-64/NVME.
 
-use super::Header;
+use super::header::Header;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::state::Array;

@@ -1,8 +1,8 @@
 //! A checkpoint that comes into being piece by piece: nobody has all of it in memory.
 
+use super::header::{HEADER, Header};
 use super::read::HEADER_BYTES;
 use super::sums::{Piece, Sums, seal};
-use super::{HEADER, Header};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::state::Array;

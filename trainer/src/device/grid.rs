@@ -7,13 +7,15 @@
 
 use super::among::Among;
 use super::calls::dtype;
-use super::layers::LinearGrads;
-use super::tape::Passes;
+use super::passes::Passes;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
 use crate::parallel::tensor::{Side, Split};
 use brigade_comm::{Call, Dtype, Op};
 use brigade_schedule::Collective;
+
+/// What a linear layer's backward writes: the gradients of its weight and bias.
+pub(super) type LinearGrads = [View; 2];
 
 /// Ranks in a square of a side, in several, or in a cube.
 pub(crate) struct DeviceGrid<'a> {

@@ -2,8 +2,8 @@
 //! which is whole on every rank, are cut for free and put together by an all-gather.
 
 use super::gpt::DeviceGpt;
+use super::grid::LinearGrads;
 use super::grid::{Backward, GridRooms};
-use super::layers::LinearGrads;
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::parallel::tensor::Side;

@@ -3,14 +3,12 @@
 
 use super::division::DeviceDivision;
 use super::gpt::DeviceGpt;
+use super::grid::LinearGrads;
 use super::tape::Scratch;
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::layout::block_lens;
 use crate::parallel::tensor::{Split, in_front_of_experts};
-
-/// What a linear layer's backward writes: the gradients of its weight and bias.
-pub(super) type LinearGrads = [View; 2];
 
 impl DeviceGpt<'_> {
     /// From the stream to the inside: y = x · weightᵀ + bias.

@@ -3,7 +3,8 @@
 //! Only of a model that nobody divides.
 
 use super::gpt::DeviceGpt;
-use super::tape::{DeviceTape, Passes, Scratch};
+use super::passes::Passes;
+use super::tape::{DeviceTape, Scratch};
 use crate::error::Error;
 use crate::kernels::cuda::{Norm, Room, View};
 use crate::layout::{Config, block_lens, embed_lens, head_lens};

@@ -5,7 +5,7 @@
 //! about the layer's input adds up in f32.
 
 use super::gpt::DeviceGpt;
-use super::layers::LinearGrads;
+use super::grid::LinearGrads;
 use super::tape::DeviceTape;
 use crate::error::Error;
 use crate::kernels::cuda::{Columns, Norm, View};

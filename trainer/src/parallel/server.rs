@@ -22,7 +22,7 @@ pub use eventual::Eventual;
 pub use together::Together;
 
 use super::cut::Cut;
-use super::{Lanes, Memory, Strategy, Thrift, Travel, Ways};
+use super::{Lanes, Memory, Pace, Strategy, Thrift, Travel, Ways};
 use crate::args::Args;
 use crate::device::DeviceUse;
 use crate::error::Error;
@@ -36,15 +36,6 @@ use brigade_comm::Communicator;
 use std::ops::Range;
 use std::sync::Arc;
 use worker::Worker;
-
-/// How far workers may be apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// Not at all.
-    Together,
-    /// Each for itself, within a bound.
-    Eventual,
-}
 
 impl Pace {
     /// How many of so many ranks are servers: none of one, which is alone.

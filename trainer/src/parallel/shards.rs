@@ -22,7 +22,7 @@ mod tell;
 use super::cut::Cut;
 use super::lane_sums::LaneSums;
 use super::sums::lane_sums;
-use super::{Packing, Peers, Travel};
+use super::{Packing, Peers, Sharing, Stage};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Layout;
@@ -36,45 +36,6 @@ use brigade_offload::memory::Arena;
 use fetch::{Gather, Near, gather_call};
 use std::ops::Range;
 use std::time::Duration;
-
-/// What ranks that share their data hold in parts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// Nothing: every rank holds everything.
-    #[default]
-    Ddp,
-    /// The optimizer's moments.
-    Zero1,
-    /// Also gradients.
-    Zero2,
-    /// Also parameters.
-    Fsdp,
-}
-
-/// What of the data-parallel way to train a run may choose.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sharing {
-    /// What is held in parts.
-    pub stage: Stage,
-    /// Whether lanes are added in order.
-    pub is_ordered: bool,
-    /// Lanes that each rank computes in a step.
-    pub slots: usize,
-    /// How gradients and parameters travel.
-    pub travel: Travel,
-}
-
-impl Sharing {
-    /// Whether a rank updates a part of what its group has.
-    pub(super) fn has_parts(&self) -> bool {
-        self.stage > Stage::Ddp
-    }
-
-    /// What each lane's gradient is rounded to, so that it has the same bits wherever it is added.
-    pub(super) fn rounding(&self) -> Packing {
-        if self.is_ordered { self.travel.reduce } else { Packing::F32 }
-    }
-}
 
 struct Unit {
     /// Where it lies in the layout.

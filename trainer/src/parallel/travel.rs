@@ -1,9 +1,9 @@
 //! What a run may choose of how gradients and parameters travel between ranks with other samples.
 
 use super::packing::Packing;
-use super::{Axis, Mesh, Pace, Stage, Ways};
+use super::{Axis, Mesh, Stage, Ways};
 use crate::error::Error;
-use crate::offload::{Tier, parse_bytes};
+use crate::offload::parse_bytes;
 use crate::precision::Precision;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -113,7 +113,7 @@ impl Travel {
 
     /// Refuse what would move tensors that ranks along tp share apart: picks and blocks are of a
     /// unit, in which each rank has other neighbours of theirs.
-    fn suit_divided(&self, ways: &Ways, mesh: &Mesh) -> Result<(), Error> {
+    pub(crate) fn suit_divided(&self, ways: &Ways, mesh: &Mesh) -> Result<(), Error> {
         if mesh.length(Axis::Tp) == 1 || !ways.divide_tensors() {
             return Ok(());
         }
@@ -182,33 +182,6 @@ impl Travel {
     /// Whether everything travels as it is.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Travel::default()
-    }
-}
-
-impl crate::Args {
-    /// How gradients and parameters travel.
-    pub(crate) fn travel(&self) -> Travel {
-        let is_fused = Ways::of(&self.strategy).is_ok_and(|ways| ways.is_fused);
-        Travel { is_fused, ..self.travel }
-    }
-
-    /// Refuse ways to travel that do not go with the rest.
-    pub(crate) fn check_travel(&self, ways: &Ways, mesh: &Mesh, ranks: usize) -> Result<(), Error> {
-        self.travel().suit(ways.data, mesh, self.ordered, self.precision)?;
-        self.travel.suit_divided(ways, mesh)?;
-        Pace::suit(ways.pace, self, ranks)?;
-        let has_servers = ways.pace.is_some();
-        let is_plain = self.travel().is_plain() && !has_servers && mesh.length(Axis::Shard) == 1;
-        if !is_plain && self.is_pipeline() {
-            let problem = "a pipeline goes with ddp, zero1, zero2 or fsdp along dp: no servers, no \
-                           axis shard, and all travels as it is";
-            return Err(Error::setting("strategy", problem.to_string()));
-        }
-        if self.travel.secondary && matches!(self.offload, Some(Tier::Nvme(_))) {
-            let problem = "holds parameters in memory, that --offload nvme would not".to_string();
-            return Err(Error::setting("secondary", problem));
-        }
-        Ok(())
     }
 }
 

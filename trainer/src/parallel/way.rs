@@ -1,9 +1,8 @@
 //! What `--strategy` names: ways to train, of which one of each kind may be combined.
 
 use super::pipeline::Order;
-use super::server::Pace;
 use super::tensor::Split;
-use super::{Axis, Mesh, Stage};
+use super::{Axis, Mesh, Pace, Stage};
 use crate::error::Error;
 use clap::ValueEnum;
 use serde::Serialize;

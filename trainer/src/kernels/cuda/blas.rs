@@ -1,13 +1,16 @@
 //! cuBLAS, found at run time: one function of it, for products of f32, of bf16 and of f16.
 
 use super::ProductFormat;
-use super::launch::PRODUCTS_MAX;
 use super::product::{Matrix, Product};
 use brigade_cuda::nvrtc::Compiler;
 use brigade_cuda::{Stream, Version, find};
 use libloading::Library;
 use std::ffi::{c_int, c_longlong, c_void};
 use std::path::{Path, PathBuf};
+
+/// The most blocks of a grid along its third dimension, which has one for each product. cuBLAS gets
+/// no more at a time either: it says of no such end, and some of its kernels may have it.
+pub(super) const PRODUCTS_MAX: usize = 65_535;
 
 /// The variable that names the library, where it is in an odd place; empty for none.
 pub const LIBRARY_VARIABLE: &str = "BRIGADE_CUBLAS_LIBRARY";

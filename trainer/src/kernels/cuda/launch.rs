@@ -1,6 +1,6 @@
 //! Kernels that are loaded, and how many threads each launch gets.
 
-use super::blas::{self, Blas};
+use super::blas::{self, Blas, PRODUCTS_MAX};
 use super::{Matrix, Product, ProductFormat, View};
 use crate::error::Error;
 use brigade_cuda::{Arg, Context, Cuda, Function, Launch, Module, Stream, nvrtc};
@@ -45,10 +45,6 @@ kernels! {
 /// Side of a tile of our own product, and the threads that it is written for.
 const TILE: usize = 64;
 const THREADS: u32 = 256;
-/// The most blocks of a grid along its third dimension, which has one for each product. cuBLAS gets
-/// no more at a time either: it says of no such end, and some of its kernels may have it.
-pub(super) const PRODUCTS_MAX: usize = 65_535;
-
 /// Threads that go together.
 const WARP: usize = 32;
 

@@ -1,17 +1,15 @@
 //! The stages of one rank, which the host has and computes.
 
-use super::home::Home;
+mod home;
+
 use super::needs::{Needs, StageNeeds};
-use super::pass::Pass;
-use super::run::Stages;
 use super::{Plan, stage_units};
 use crate::error::Error;
 use crate::layout::Config;
 use crate::model::{Gpt, Owed};
-use crate::norms::ExactSum;
 use crate::offload::{DiskUse, Inputs, Offload, Scope, all_within};
-use crate::optim::{Optimizer, Rule};
-use crate::parallel::{Batch, Lanes, Memory, Shards, Sharing, Thrift};
+use crate::optim::Rule;
+use crate::parallel::{Lanes, Shards, Sharing, Thrift};
 use crate::state::State;
 use crate::tape::{Scratch, Tape};
 use brigade_comm::Communicator;
@@ -201,74 +199,5 @@ impl<'a> Chunks<'a> {
     /// This rank's stages.
     pub(super) fn mine(&mut self) -> impl DoubleEndedIterator<Item = &mut Chunk<'a>> {
         self.chunks.iter_mut().flatten()
-    }
-}
-
-impl Home for Chunks<'_> {
-    fn letter(&self) -> usize {
-        self.scratch.residual.len()
-    }
-
-    fn pass<'s>(&'s mut self, batch: &'s Batch<'s>) -> Result<Box<dyn Stages + 's>, Error> {
-        Ok(Box::new(Pass { chunks: self, batch }))
-    }
-
-    fn losses(&self) -> &[f64] {
-        &self.losses
-    }
-
-    fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<(ExactSum, Duration), Error> {
-        self.mine().try_fold((ExactSum::ZERO, Duration::ZERO), |(sum, waited), chunk| {
-            let squares = chunk.shards.squares(counts)?;
-            Ok((sum.plus(squares), waited + chunk.shards.take_waited()))
-        })
-    }
-
-    fn update(
-        &mut self,
-        stage: usize,
-        optimizer: &mut Optimizer,
-        lr: f32,
-    ) -> Result<[Duration; 2], Error> {
-        let chunk = self.chunks[stage].as_mut().expect("a stage of this rank");
-        chunk.finish()?;
-        chunk.shards.update(optimizer, lr)?;
-        Ok([chunk.shards.take_waited(), chunk.take_files_waited()])
-    }
-
-    fn gather(&mut self, state: &mut State) -> Result<(), Error> {
-        self.mine().try_for_each(|chunk| chunk.shards.gather(state))
-    }
-
-    fn formula_bytes(&self) -> u64 {
-        self.chunks.iter().flatten().map(|chunk| chunk.formula_bytes).sum()
-    }
-
-    fn memory(&self) -> Memory {
-        let mut memory = Memory {
-            activations: self.bytes(),
-            calls: self.model.room_bytes(),
-            ..Memory::default()
-        };
-        for chunk in self.chunks.iter().flatten() {
-            let [params, grads, moments, calls, arena] = chunk.shards.bytes();
-            memory.arena += arena + chunk.inputs_bytes();
-            memory.params += params;
-            memory.grads += grads;
-            memory.moments += moments;
-            memory.calls += calls;
-            memory.activations += chunk.bytes();
-        }
-        memory
-    }
-
-    fn disk_use(&self) -> DiskUse {
-        let chunks = self.chunks.iter().flatten();
-        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_use()))
-    }
-
-    fn disk_formula(&self) -> DiskUse {
-        let chunks = self.chunks.iter().flatten();
-        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_formula))
     }
 }

@@ -3,7 +3,7 @@
 //! reach each other, down through pinned memory, by the hosts' `Wires` and up again. Either on
 //! streams of its own, while the device computes.
 
-use super::rooms::Letters;
+use super::letters::Letters;
 use crate::device::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};

@@ -2,10 +2,11 @@
 
 use super::hosted::Views;
 use super::kept::Kept;
+use super::letters::Letters;
 use super::post::Direct;
 use crate::device::{DeviceInputs, DeviceOwed, DeviceTape, Passes, Scratch};
 use crate::error::Error;
-use crate::kernels::cuda::{Room, View};
+use crate::kernels::cuda::Room;
 use crate::layout::Layout;
 use crate::offload::DiskUse;
 use crate::parallel::device::held::Held;
@@ -43,26 +44,6 @@ pub(super) enum Keeper {
     Devices(Share, (usize, usize)),
     /// Its host.
     Host,
-}
-
-/// Room for letters on the device, [n × c] each.
-pub(super) struct Letters {
-    /// In turn: what came up, where the hosts carry letters, and what is on its way out.
-    pub(super) incoming: [View; 2],
-    pub(super) outgoing: [View; 2],
-    /// Such as stay on this rank.
-    pub(super) local: Vec<View>,
-}
-
-impl Letters {
-    fn take(room: &mut Room, letter: usize, needs: &Needs, is_direct: bool) -> Letters {
-        // A rank that is alone with its stages sends nothing.
-        let travels = if needs.sends + needs.receives > 0 { letter } else { 0 };
-        let mut two = |letter: usize| [0; 2].map(|_| room.take(letter, 4));
-        let (incoming, outgoing) = (two(if is_direct { 0 } else { travels }), two(travels));
-        let local = (0..needs.local).map(|_| room.take(letter, 4)).collect();
-        Letters { incoming, outgoing, local }
-    }
 }
 
 /// One stage: its state, and the micro-batches that are on their way through it.
