@@ -4,6 +4,7 @@
 //! literals, and the rules look at what is left. The test `tidy.rs` runs all rules and prints all
 //! offences.
 
+mod circles;
 mod docs;
 mod edges;
 mod rust;
@@ -64,6 +65,7 @@ impl Tree {
         let mut offences = Vec::new();
         rust::check(self, &mut offences);
         edges::check(self, &mut offences);
+        circles::check(self, &mut offences);
         docs::check(self, &mut offences);
         offences.sort();
         offences
