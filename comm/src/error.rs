@@ -37,10 +37,7 @@ pub enum Error {
     /// call that it makes afterwards, whichever that is, and the calls named are then the earlier
     /// ones. Ranks that were all done with such a call, as two roots of one broadcast are, notice
     /// it when they next look at what the other one has sent.
-    #[error(
-        "ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}{}",
-        unlike_settings(call, peer_call)
-    )]
+    #[error("ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}")]
     Mismatch {
         /// One of the two.
         rank: u32,
@@ -48,7 +45,7 @@ pub enum Error {
         call: String,
         /// The other.
         peer: u32,
-        /// The other's call.
+        /// The other's call; where nothing but settings makes the two differ, with these behind it.
         peer_call: String,
     },
     /// A rank's process ended, or cannot be reached any more.
@@ -115,39 +112,6 @@ pub enum Error {
     },
 }
 
-/// Which settings make two calls differ, if nothing but what settings choose is different.
-fn unlike_settings(call: &str, other: &str) -> &'static str {
-    let ([call, bytes, windows], [other, other_bytes, other_windows]) = (parts(call), parts(other));
-    if bytes != other_bytes {
-        return "";
-    }
-    let (name, algorithm) = call.rsplit_once(" by ").unwrap_or((call, ""));
-    let (other_name, other_algorithm) = other.rsplit_once(" by ").unwrap_or((other, ""));
-    if name != other_name {
-        ""
-    } else if algorithm == other_algorithm && windows != other_windows {
-        "; all ranks need the same BRIGADE_WINDOW_BYTES"
-    } else if algorithm != other_algorithm {
-        "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING"
-    } else {
-        ""
-    }
-}
-
-/// A call and its algorithm, how much goes over the wire, and in what windows, if it is told.
-fn parts(call: &str) -> [&str; 3] {
-    let (rest, windows) =
-        call.rsplit_once(" bytes on this wire in windows of ").unwrap_or((call, ""));
-    let (rest, bytes) = match windows {
-        "" => (rest, ""),
-        _ => rest.rsplit_once(", ").unwrap_or((rest, "")),
-    };
-    // Among how many ranks an algorithm is, which not everybody tells.
-    let name = rest.strip_suffix(')').and_then(|rest| rest.rsplit_once('('));
-    let count = name.filter(|(_, ranks)| ranks.bytes().all(|digit| digit.is_ascii_digit()));
-    [count.map_or(rest, |(name, _)| name), bytes, windows]
-}
-
 impl std::fmt::Debug for Error {
     /// The sentence, as `Display` has it: what a `main` that returns an error prints. In one piece,
     /// as that goes to standard error piece by piece, where other ranks print theirs.
@@ -198,37 +162,6 @@ mod tests {
         fn write_str(&mut self, piece: &str) -> fmt::Result {
             self.0.push(piece.to_owned());
             Ok(())
-        }
-    }
-
-    #[test]
-    fn ranks_that_differ_in_what_settings_choose_hear_which_ones() {
-        let said = |call: &str, peer_call: &str| {
-            let (call, peer_call) = (call.to_owned(), peer_call.to_owned());
-            Error::Mismatch { rank: 0, call, peer: 1, peer_call }.to_string()
-        };
-        let call = "#1 all-reduce(f32 x 8, sum) by ordered";
-        let algorithms =
-            "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING";
-        let text = said(call, "#1 all-reduce(f32 x 8, sum) by doubling");
-        assert!(text.ends_with(algorithms), "{text}");
-        let windows = ["4096", "65536"]
-            .map(|bytes| format!("{call}, 32 bytes on this wire in windows of {bytes} bytes"));
-        let text = said(&windows[0], &windows[1]);
-        assert!(text.ends_with("; all ranks need the same BRIGADE_WINDOW_BYTES"), "{text}");
-        let update = "#1 sharded-update(f32 x 8, sum, of f32) by ring and ring";
-        let text = said(
-            &format!("{update}(4), 32 bytes on this wire in windows of 4096 bytes"),
-            &format!("{update}, 32 bytes on this wire in windows of 65536 bytes"),
-        );
-        assert!(text.ends_with("; all ranks need the same BRIGADE_WINDOW_BYTES"), "{text}");
-        let [one, other] = [40, 80].map(|bytes| {
-            let wire = format!("{bytes} bytes on this wire in windows of 4096 bytes");
-            format!("#1 all-to-all-v(f32) by pairwise, {wire}")
-        });
-        assert!(said(&one, &other).ends_with(&other), "their counts differ");
-        for other in ["#1 all-reduce(f32 x 9, sum) by ordered", "#2 barrier(u8 x 0) by doubling"] {
-            assert!(said(call, other).ends_with(other), "{other}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! The signature that opens every wire of a collective, and every message between two ranks:
 //! thirty-two bytes that let the two ends notice at once that they are not in the same call.
 
+mod unlike;
+
 use brigade_schedule::Collective;
 
 use crate::call::{Call, Counts};

@@ -275,6 +275,7 @@ impl Watch {
             }
         }
         let past = lead.filter(|lead| *lead > 0).and_then(|lead| self.history.back(lead as u64));
+        let ours_then = past.unwrap_or(*ours);
         let (number, mut call) = match past.and_then(|past| Some((past, past.describe()?))) {
             Some((past, call)) => (past.sequence_if_collective(), call),
             None => (number, during.to_owned()),
@@ -288,6 +289,7 @@ impl Watch {
             number.map_or(call.clone(), |number| format!("#{number} {call}"))
         };
         let (call, peer_call) = (numbered(call, number), numbered(peer_call, peer_number));
+        let peer_call = ours_then.named_beside(theirs, &peer_call);
         let verdict = self.control.report_mismatch(
             (rank as usize, &call),
             (peer_rank as usize, &peer_call),

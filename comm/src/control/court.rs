@@ -251,12 +251,13 @@ impl Court {
         let stands = self.groups.entry(group).or_default();
         let verdict = stands.iter().filter(|(other, _)| **other != rank).find_map(|(other, it)| {
             let seq = it.said.seq.min(stand.said.seq);
-            let differ = it.signature(seq)? != stand.signature(seq)?;
-            differ.then(|| Verdict::Mismatch {
+            let headers = [it.signature(seq)?, stand.signature(seq)?];
+            let [one, second] = headers.map(|bytes| Header::from_bytes(*bytes));
+            (one != second).then(|| Verdict::Mismatch {
                 rank_a: *other,
                 call_a: it.words(seq),
                 rank_b: rank,
-                call_b: stand.words(seq),
+                call_b: one.named_beside(&second, &stand.words(seq)),
                 group,
                 seq,
             })

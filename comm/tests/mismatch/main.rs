@@ -258,18 +258,38 @@ fn one_call_more_than_the_others_make_ends_at_the_deadline_when_they_stay() {
     });
 }
 
-/// Two ranks of settings that do not go together, and what both must be told.
-fn check_settings(each: [Settings; 2], parts: [&str; 2]) {
+/// Two ranks of settings that do not go together, and what both must be told in even calls and in
+/// uneven ones: their own parts, and which settings to look at.
+fn check_settings(each: [Settings; 2], parts: [&str; 2], hint: &str) {
+    let even: fn(&Communicator) -> Result<(), Error> =
+        |member| member.all_reduce(&mut vec![1_f32; 300_000], Op::Sum);
+    check_settings_in(even, &each, parts, hint);
+    check_settings_in(all_gather_v, &each, ["all-gather-v(f32", "all-gather"], hint);
+}
+
+/// Blocks of unequal lengths that all ranks know.
+fn all_gather_v(member: &Communicator) -> Result<(), Error> {
+    let lengths = [300_000, 200_000];
+    let input = vec![1_f32; lengths[member.rank()]];
+    member.all_gather_v(&input, &mut vec![0_f32; lengths.iter().sum()], &lengths)
+}
+
+fn check_settings_in(
+    call: fn(&Communicator) -> Result<(), Error>,
+    each: &[Settings; 2],
+    parts: [&str; 2],
+    hint: &str,
+) {
     let (id, _root) = UniqueId::create(None).expect("a root");
     let start = Instant::now();
     std::thread::scope(|scope| {
-        for (rank, settings) in each.into_iter().enumerate() {
+        for (rank, settings) in each.iter().cloned().enumerate() {
             let id = &id;
             scope.spawn(move || {
                 let member = Communicator::from_id(id, rank, 2, settings).expect("a world");
-                let mut data = vec![1_f32; 300_000];
-                let error = member.all_reduce(&mut data, Op::Sum).expect_err("they differ");
+                let error = call(&member).expect_err("they differ");
                 assert_names(&error, parts);
+                assert!(error.to_string().ends_with(hint), "{error}");
             });
         }
     });
@@ -278,14 +298,20 @@ fn check_settings(each: [Settings; 2], parts: [&str; 2]) {
 
 #[test]
 fn ranks_with_other_algorithms_are_told_which() {
-    let each = [Algorithm::Ring, Algorithm::Doubling].map(|it| settings("shm", Some(it)));
-    check_settings(each, ["by ring", "by doubling"]);
+    let each = [Algorithm::Ring, Algorithm::Direct].map(|it| settings("shm", Some(it)));
+    let hint = "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING";
+    check_settings(each, ["by ring", "by direct"], hint);
 }
 
 #[test]
 fn ranks_with_other_windows_are_told_which() {
     let with = |window_bytes| Settings { window_bytes, ..settings("shm", Some(Algorithm::Ring)) };
-    check_settings([with(64 << 10), with(1 << 20)], ["windows of 65536", "windows of 1048576"]);
+    let parts = ["windows of 65536", "windows of 1048576"];
+    check_settings(
+        [with(64 << 10), with(1 << 20)],
+        parts,
+        "; all ranks need the same BRIGADE_WINDOW_BYTES",
+    );
 }
 
 #[test]

@@ -102,6 +102,8 @@ impl Trial {
         if let Some(rules) = self.rules {
             let (ranks, own) = (self.calls.len(), rules[usize::from(self.faulty[rank])]);
             let is_own = |by: &str| by == own.name() || *by == format!("{own}({ranks})");
+            // Which settings differ stands behind one of the two.
+            let text = text.split_once(';').map_or(text, |(call, _)| call);
             if !text.split_once(" by ").is_some_and(|(_, by)| is_own(by)) {
                 return false;
             }

@@ -1,6 +1,10 @@
 //! What the root hears, and what it says to whom.
 
+use brigade_schedule::Collective;
+
 use super::*;
+use crate::header::Window;
+use crate::{Call, Dtype};
 
 fn waiting(seq: u64, signature: u8, past: &[u8]) -> Frame {
     Frame::Waiting(Waiting {
@@ -96,6 +100,25 @@ fn a_rank_that_is_ahead_is_judged_by_what_it_called_before() {
         panic!("ranks 2 and 3 disagree about the fifth call: {orders:?}");
     };
     assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "#5 another one"));
+}
+
+/// The root has both calls, so it need not know more to say in what they differ.
+#[test]
+fn ranks_whose_settings_differ_hear_which_ones() {
+    let call = Call::moving(Collective::AllGather, Dtype::U8, 3);
+    let said = |window_bytes| {
+        let header = Header::of_call(&call, 0, 7, Window::at_most(window_bytes)).numbered(5);
+        let (seq, signature, past) = (5, *header.bytes(), Vec::new());
+        Frame::Waiting(Waiting { group: 7, seq, signature, past, description: "#5 it".into() })
+    };
+    let mut court = Court::new(2);
+    assert!(court.hear(0, said(4096), Instant::now()).is_empty());
+    let orders = court.hear(1, said(65_536), Instant::now());
+    let Some(Verdict::Mismatch { call_a, call_b, .. }) = verdict(&orders) else {
+        panic!("ranks 0 and 1 disagree: {orders:?}");
+    };
+    assert_eq!(call_a, "#5 it");
+    assert_eq!(call_b, "#5 it; all ranks need the same BRIGADE_WINDOW_BYTES");
 }
 
 /// What it has called it has called all the same.
