@@ -1,17 +1,28 @@
 //! `brigade doctor`: what this machine has, which transports and GPUs work, and why others do not.
 
+mod tables;
+mod verdict;
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::net::IpAddr;
 use std::process::ExitCode;
 
+use brigade_comm::Settings;
 use brigade_comm::launch::{Launch, LaunchError};
 use brigade_comm::transports::{NAMES, details, transports};
-use brigade_comm::{Settings, Variable};
 use brigade_transports::Unavailable;
 
 use crate::{gpu, machine, offload, sys};
 
+pub(crate) use verdict::Verdict;
+
 /// Say what this machine has, which transports work, and why the others do not.
 #[derive(clap::Args)]
 #[command(after_help = "\
+The last lines say whether jobs can run here, over what, and what is missing for more, with the
+next step.
+
 The exit code is 1 when none of the transports that BRIGADE_TRANSPORT asks for works, a setting
 cannot be read, or variables contradict each other about who this rank is.
 
@@ -20,44 +31,53 @@ Examples:
   brigade doctor --settings
   BRIGADE_TRANSPORT=tcp BRIGADE_INTERFACE=eth0 brigade doctor")]
 pub(crate) struct Args {
-    /// Print only the table of settings
-    #[arg(long)]
+    /// Print only the tables of all settings and variables
+    #[arg(long, conflicts_with = "all")]
     settings: bool,
+    /// Print these tables beside the rest, not only what is set
+    #[arg(long)]
+    all: bool,
 }
 
-/// How wide a table of words may be.
-const COLUMNS: usize = 100;
-/// The least that names of transports take.
-const NAME_COLUMNS: usize = 9;
+/// The least that names of transports take: what is told of them stands below all else.
+const NAME_COLUMNS: usize = 12;
 
 /// Print it all; problems come last, with the next step.
 pub(crate) fn doctor(args: &Args) -> ExitCode {
     let mut problems = Vec::new();
+    let mut verdict = Verdict::default();
     if !args.settings {
         print_machine();
-        problems.extend(print_transports());
+        problems.extend(print_transports(&mut verdict));
         print_interfaces();
-        gpu::print_gpus();
-        offload::print_memory_and_storage();
+        offload::print_memory_and_storage(&mut verdict);
+        gpu::print_gpus(&mut verdict);
     }
-    problems.extend(print_settings());
+    problems.extend(print_settings(args.settings || args.all));
     if args.settings {
         // The whole list has said it of each transport.
         problems.extend(refused_transports());
+    } else {
+        verdict.print(problems.is_empty());
     }
     problems.iter().for_each(|problem| println!("\nerror: {problem}"));
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// One thing and what is told of it, in the columns that all sections share.
+pub(crate) fn line(name: &str, words: impl Display) {
+    println!("  {name:<14} {words}");
+}
+
 fn print_machine() {
     println!("machine");
     for (name, fact) in machine::facts() {
-        println!("  {name:<14} {fact}");
+        line(name, fact);
     }
 }
 
 /// Why not one of the transports that the environment asks for can be used, if so it is.
-fn print_transports() -> Option<String> {
+fn print_transports(verdict: &mut Verdict) -> Option<String> {
     // What is wrong with a setting that cannot be read stands under the table of settings.
     let settings = Settings::from_env().unwrap_or_default();
     let in_process = settings.transport == "loopback";
@@ -72,20 +92,23 @@ fn print_transports() -> Option<String> {
     let plugins: Vec<&str> = asked.filter(|name| name.starts_with("plugin:")).collect();
     let width = plugins.iter().map(|name| name.len()).fold(NAME_COLUMNS, usize::max);
     println!("    {:<width$} {:<4} {:>9} {:>10}", "", "", "latency", "bandwidth");
-    let mut usable = in_process;
-    for name in NAMES {
-        let is_asked = chosen.contains(&name);
-        usable |= print_transport(is_asked, name, width, &settings) && is_asked;
-    }
-    for name in plugins {
-        usable |= print_transport(true, name, width, &settings);
+    let mut usable = Vec::new();
+    let mut lacking = Vec::new();
+    for name in NAMES.into_iter().chain(plugins) {
+        let is_asked = chosen.contains(&name) || !NAMES.contains(&name);
+        match print_transport(is_asked, name, width, &settings) {
+            Ok(()) if is_asked => usable.push(name),
+            Err(next) if is_asked || settings.transport == "auto" => lacking.push((name, next)),
+            _ => {}
+        }
     }
     let mark = if in_process { '*' } else { ' ' };
     let (name, what) = ("loopback", "threads of one process, for tests and measurements");
     println!("  {mark} {name:<width$} yes  {what}");
+    judge_transports(verdict, &usable, lacking);
     match problem {
         Some(error) => Some(error.to_string()),
-        None if usable => None,
+        None if in_process || !usable.is_empty() => None,
         None => Some(format!(
             "ranks of different processes cannot reach each other over what \
              BRIGADE_TRANSPORT={} allows: see the next steps under transports",
@@ -94,22 +117,50 @@ fn print_transports() -> Option<String> {
     }
 }
 
-/// A transport's lines, its name in `width` columns; whether it can be used with these settings.
-fn print_transport(is_asked: bool, name: &str, width: usize, settings: &Settings) -> bool {
+/// What reaches whom, and what each that does not work lacks.
+fn judge_transports(verdict: &mut Verdict, usable: &[&str], lacking: Vec<(&str, String)>) {
+    let between: Vec<&str> = usable.iter().copied().filter(|name| *name != "shm").collect();
+    if !usable.is_empty() {
+        verdict.works(format!("ranks on one machine, over {}", usable.join(", ")));
+    }
+    let leads_out = |(_, address): &(String, IpAddr)| !address.is_loopback();
+    let is_connected = sys::interfaces().is_ok_and(|found| found.iter().any(leads_out));
+    match (between.is_empty(), is_connected) {
+        (true, _) => {}
+        (_, true) => {
+            verdict.works(format!("ranks on several machines, over {}", between.join(", ")));
+        }
+        (_, false) => {
+            let next = "give an interface an address that others reach; there is only the loopback";
+            verdict.lacks("ranks on several machines", next);
+        }
+    }
+    for (name, next) in lacking {
+        verdict.lacks(name, &next);
+    }
+}
+
+/// A transport's lines, its name in `width` columns; what to do if it cannot be used with these
+/// settings.
+fn print_transport(
+    is_asked: bool,
+    name: &str,
+    width: usize,
+    settings: &Settings,
+) -> Result<(), String> {
     let settings = Settings { transport: name.to_owned(), ..settings.clone() };
     let found = match transports(&settings) {
         Ok(found) => found,
         Err(error) => {
             println!("    {name:<width$} no   {error}");
-            return false;
+            return Err(error.to_string());
         }
     };
     let mark = if is_asked { '*' } else { ' ' };
-    let mut works = false;
+    let mut outcome = Ok(());
     for transport in found {
         match transport.probe() {
             Ok(caps) => {
-                works = true;
                 println!(
                     "  {mark} {name:<width$} yes  {:>6.1} us {:>5.1} GB/s  \
                      (assumed, until measured)",
@@ -125,10 +176,11 @@ fn print_transport(is_asked: bool, name: &str, width: usize, settings: &Settings
                 let missing = missing_anywhere(name, &settings).unwrap_or(missing);
                 println!("    {name:<width$} no   {}", missing.why);
                 println!("    {:<width$}      next: {}", "", missing.next_step);
+                outcome = Err(missing.next_step);
             }
         }
     }
-    works
+    outcome
 }
 
 /// What a transport lacks whatever BRIGADE_INTERFACE is.
@@ -144,12 +196,15 @@ fn print_interfaces() {
         Ok(found) => found,
         Err(error) => return println!("  unknown: {error}"),
     };
-    for (name, address) in found {
-        let speed = match speed_mbit(&name) {
-            Some(speed) => format!("  {speed} Mbit/s"),
-            None => String::new(),
-        };
-        println!("  {name:<14} {address}{speed}");
+    let mut told = BTreeSet::new();
+    for (name, _) in &found {
+        if !told.insert(name) {
+            continue;
+        }
+        let own = found.iter().filter(|(other, _)| other == name);
+        let addresses: Vec<String> = own.map(|(_, address)| address.to_string()).collect();
+        let speed = speed_mbit(name).map_or(String::new(), |speed| format!("  {speed} Mbit/s"));
+        line(name, format_args!("{}{speed}", addresses.join(", ")));
     }
 }
 
@@ -160,30 +215,19 @@ fn speed_mbit(interface: &str) -> Option<u32> {
 }
 
 /// What is wrong with settings, and with what says who this rank is.
-fn print_settings() -> Vec<String> {
+fn print_settings(has_all: bool) -> Vec<String> {
     for name in Settings::unknown_variables() {
-        println!("\nwarning: {name} is set but is not a setting of Brigade; see the table below");
+        println!(
+            "\nwarning: {name} is set but is not a setting of Brigade; brigade doctor --settings \
+             lists them"
+        );
     }
     let (settings, problem) = match Settings::from_env() {
         Ok(settings) => (settings, None),
         Err(error) => (Settings::default(), Some(error)),
     };
-    let rows = settings.table();
-    let width = |column: fn(&brigade_comm::SettingRow) -> usize, least: usize| {
-        rows.iter().map(column).max().unwrap_or(0).max(least)
-    };
-    let name = width(|row| row.name.len(), 4);
-    let now = width(|row| row.current.len(), 3);
-    let default = width(|row| row.default.len(), 7);
-    println!("\nsettings, of communicators");
-    println!("  {:<name$}  {:<now$}  {:<default$}  meaning", "name", "now", "default");
-    for row in &rows {
-        println!(
-            "  {:<name$}  {:<now$}  {:<default$}  {}",
-            row.name, row.current, row.default, row.meaning
-        );
-    }
-    print_variables();
+    tables::print_settings(&settings, has_all);
+    tables::print_variables(has_all);
     let launch = Launch::discover().err().or_else(unreadable_secret);
     let launch = launch.map(|error| {
         format!(
@@ -191,7 +235,9 @@ fn print_settings() -> Vec<String> {
         )
     });
     let problem = problem.map(|error| {
-        format!("{error}\n       the table shows the defaults; correct or unset the variable")
+        format!(
+            "{error}\n       settings are shown as their defaults; correct or unset the variable"
+        )
     });
     launch.into_iter().chain(problem).collect()
 }
@@ -215,35 +261,4 @@ fn refused_transports() -> Option<String> {
     let settings = Settings::from_env().unwrap_or_default();
     let refused = || transports(&settings).err().map(|error| error.to_string());
     if settings.transport == "loopback" { None } else { refused() }
-}
-
-/// Who a rank is and where things are, from the environment of this process.
-fn print_variables() {
-    let ours = Variable::ours();
-    let name = ours.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
-    println!("\nvariables, of ranks and of places");
-    for variable in ours {
-        let now = variable.shown().map_or(String::new(), |value| format!(" (now: {value})"));
-        println!("  {:<name$}  {}{now}", variable.name, variable.meaning);
-    }
-    println!("\nvariables of launchers, which say the same (those that are set have their values)");
-    for (launcher, names) in Variable::of_launchers() {
-        let mut line = format!("  {launcher:<10}");
-        for name in names {
-            let word = match std::env::var_os(name).filter(|value| !value.is_empty()) {
-                Some(value) => format!("{name}={}", value.to_string_lossy()),
-                None => name.to_owned(),
-            };
-            if line.len() + 1 + word.len() > COLUMNS {
-                println!("{line}");
-                line = format!("  {:<10}", "");
-            }
-            line += &format!(" {word}");
-        }
-        println!("{line}");
-    }
-    println!(
-        "\nalso read: CUDA_HOME, CUDA_PATH, PATH (where CUDA's libraries are), XDG_CACHE_HOME and"
-    );
-    println!("HOME (where compiled kernels are kept without BRIGADE_CACHE)");
 }

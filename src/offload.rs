@@ -8,6 +8,7 @@ use brigade_bench::offload as bench;
 use brigade_offload::memory::{Arena, Budget};
 use brigade_offload::storage::{Settings, Storage};
 
+use crate::doctor::{Verdict, line};
 use crate::outputs;
 
 /// Train what does not fit: plan the tiers of memory, measure drives and updates.
@@ -33,16 +34,25 @@ pub(crate) fn offload(command: &Command) -> ExitCode {
 }
 
 /// The doctor's lines: which pages buffers get here, and what moves bytes between them and files.
-pub(crate) fn print_memory_and_storage() {
+pub(crate) fn print_memory_and_storage(verdict: &mut Verdict) {
     println!("\noffload");
     let arena = match Arena::new(Budget::new(8 << 20)) {
         Ok(arena) => arena,
-        Err(error) => return println!("  {:<14} none: {error}", "memory"),
+        Err(error) => {
+            verdict.lacks("offload", &error.to_string());
+            return line("memory", format_args!("none: {error}"));
+        }
     };
-    println!("  {:<14} {}", "memory", arena.describe());
+    line("memory", arena.describe());
     match Storage::new(&arena, Settings::default()) {
-        Ok(storage) => println!("  {:<14} {}", "storage", storage.describe()),
-        Err(error) => println!("  {:<14} none: {error}", "storage"),
+        Ok(storage) => {
+            verdict.works("state in the host's memory and in files");
+            line("storage", storage.describe());
+        }
+        Err(error) => {
+            verdict.lacks("state in files", &error.to_string());
+            line("storage", format_args!("none: {error}"));
+        }
     }
 }
 

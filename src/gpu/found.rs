@@ -5,29 +5,40 @@ use brigade_cuda::nvrtc::{self, Compiler};
 use brigade_cuda::{Context, Cuda, Device, PeerLink, Result, Version};
 use brigade_trainer::kernels::cuda::{BLAS_VARIABLE, find_blas};
 
+use crate::doctor::{Verdict, line};
+
 /// Print what there is. Nothing of it is needed: without a GPU all else works.
-pub(crate) fn print_gpus() {
+pub(crate) fn print_gpus(verdict: &mut Verdict) {
     println!("\nGPU (calls on memory of devices)");
     let version = match Cuda::load() {
         Ok(cuda) => {
             line("driver", format!("CUDA {} ({})", cuda.version(), cuda.file()));
-            if let Err(error) = print_devices(cuda) {
-                line("devices", format!("unknown: {error}"));
+            match print_devices(cuda) {
+                Ok(0) => verdict.lacks("GPUs", "the driver has none"),
+                Ok(devices) => {
+                    verdict.works(format!("memory of GPUs, of which there are {devices}"))
+                }
+                Err(error) => {
+                    verdict.lacks("GPUs", &error.to_string());
+                    line("devices", format!("unknown: {error}"));
+                }
             }
             Some(cuda.version())
         }
         Err(missing) => {
+            verdict.lacks("GPUs", &missing.next_step);
             line("driver", format!("none: {}", missing.why));
             line("", format!("next: {}", missing.next_step));
             None
         }
     };
-    print_compiler(version);
+    print_compiler(version, verdict);
     print_blas(version);
     print_direct(version.is_some());
 }
 
-fn print_devices(cuda: Cuda) -> Result<()> {
+/// Each, and how many there are.
+fn print_devices(cuda: Cuda) -> Result<usize> {
     let devices = cuda.devices()?;
     for device in &devices {
         line(&format!("device {}", device.ordinal), describe(device));
@@ -49,7 +60,7 @@ fn print_devices(cuda: Cuda) -> Result<()> {
             line(&format!("{} and {}", from.ordinal, to.ordinal), words);
         }
     }
-    Ok(())
+    Ok(devices.len())
 }
 
 fn describe(device: &Device) -> String {
@@ -88,7 +99,7 @@ fn reach(link: PeerLink) -> String {
     }
 }
 
-fn print_compiler(driver: Option<Version>) {
+fn print_compiler(driver: Option<Version>, verdict: &mut Verdict) {
     match Compiler::find() {
         Ok(compiler) => {
             let version = compiler.version();
@@ -99,6 +110,10 @@ fn print_compiler(driver: Option<Version>) {
             }
         }
         Err(missing) => {
+            // Without a driver nobody needs it.
+            if driver.is_some() {
+                verdict.lacks("kernels for GPUs but those that are kept", &missing.next_step);
+            }
             line("compiler", format!("none: {}", missing.why));
             line("", format!("next: {}", missing.next_step));
         }
@@ -140,8 +155,4 @@ fn print_direct(has_driver: bool) {
 
 fn gib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 30)
-}
-
-fn line(name: &str, words: String) {
-    println!("  {name:<14} {words}");
 }

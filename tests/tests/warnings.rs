@@ -39,10 +39,35 @@ fn the_doctor_marks_what_works_and_ends_with_what_is_wrong() {
     let output = told("doctor", &[("BRIGADE_INTERFACE", "eth77"), ("BRIGADE_TRANSPORT", "tcp")]);
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));
-    assert!(told.contains("\n    tcp       no "), "no mark: {told}");
+    assert!(told.contains("\n    tcp          no "), "no mark: {told}");
     let (_, last) = told.rsplit_once("\n\n").unwrap();
     let wanted = "error: ranks of different processes cannot reach each other over what";
     assert!(last.starts_with(wanted) && last.trim_end().lines().count() == 1, "{told}");
+    assert!(told.contains("\nverdict: no job can run here before what stands below"), "{told}");
+    assert!(!told.contains("ranks on one machine"), "{told}");
+}
+
+/// Who looks for the first time sees what is there and what that comes to, and no table of what
+/// nobody has set.
+#[test]
+fn the_doctor_ends_with_a_verdict_and_tells_of_settings_that_are_set() {
+    let set = [("BRIGADE_TIMEOUT_MS", "77"), ("RANK", "0"), ("WORLD_SIZE", "1")];
+    let output = told("doctor", &set);
+    assert!(output.status.success(), "{}", words(&output));
+    let said = text(&output.stdout);
+    let (facts, verdict) = said.split_once("\nverdict: jobs can run here\n").expect("a verdict");
+    assert!(verdict.starts_with("  works          ranks on one machine, over shm"), "{verdict}");
+    assert!(verdict.lines().all(|line| line.starts_with("  ")), "nothing behind it: {verdict}");
+    let told_of = |name: &str| facts.contains(&format!("\n  {name} "));
+    assert!(told_of("BRIGADE_TIMEOUT_MS") && facts.contains("RANK=0 WORLD_SIZE=1"), "{facts}");
+    assert!(!told_of("BRIGADE_PORTS") && !facts.contains("OMPI_COMM_WORLD_RANK"), "{facts}");
+    let all = text(&told("doctor --all", &set).stdout);
+    for name in ["  BRIGADE_PORTS ", "  BRIGADE_CACHE ", "OMPI_COMM_WORLD_RANK", "also read: "] {
+        assert!(all.contains(name), "{name}: {all}");
+    }
+    let plain = text(&told("doctor", &[]).stdout);
+    assert!(plain.contains("\nsettings: all 22 have their defaults"), "{plain}");
+    assert!(plain.lines().count() < 60, "{plain}");
 }
 
 #[test]

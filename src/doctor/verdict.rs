@@ -1,0 +1,38 @@
+//! The doctor's last lines: whether jobs can run here, over what, and what else would make a
+//! difference.
+
+use super::line;
+
+/// What was found, the weightiest first.
+#[derive(Default)]
+pub(crate) struct Verdict {
+    works: Vec<String>,
+    lacks: Vec<String>,
+}
+
+impl Verdict {
+    /// This can be done here.
+    pub(crate) fn works(&mut self, what: impl Into<String>) {
+        self.works.push(what.into());
+    }
+
+    /// This cannot, until somebody has done that.
+    pub(crate) fn lacks(&mut self, what: &str, next: &str) {
+        self.lacks.push(format!("{what}: {next}"));
+    }
+
+    /// Print it: `is_well` where a job finds all that it asks for.
+    pub(crate) fn print(&self, is_well: bool) {
+        match is_well {
+            true => println!("\nverdict: jobs can run here"),
+            false => println!("\nverdict: no job can run here before what stands below is mended"),
+        }
+        // What works is no comfort where nothing can begin.
+        let lists = [("works", &self.works), ("missing", &self.lacks)];
+        for (name, list) in lists {
+            for (at, what) in list.iter().enumerate() {
+                line(if at == 0 { name } else { "" }, what);
+            }
+        }
+    }
+}
