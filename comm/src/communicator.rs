@@ -27,7 +27,8 @@ use crate::{Dtype, Error, Settings};
 /// Calls up to this size go by the algorithm with the fewest steps.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
-/// One rank's handle on a group of ranks.
+/// One rank's handle on a group of ranks: of a job's by [`Communicator::from_env`], of threads by
+/// [`Communicator::local_world`].
 ///
 /// Calls on one communicator are carried out in the order in which they are made; calls from two
 /// threads are serialised. Every member must make the same calls in the same order; if they do not,
@@ -129,16 +130,6 @@ impl Communicator {
             maker: Maker::this(),
         };
         Ok(Self { shared: Arc::new(shared) })
-    }
-
-    /// This rank's number in the group.
-    pub fn rank(&self) -> usize {
-        self.shared.rank as usize
-    }
-
-    /// How many ranks the group has.
-    pub fn size(&self) -> usize {
-        self.shared.ranks as usize
     }
 
     /// Carry out one call; returns when it is complete on this rank.

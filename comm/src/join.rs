@@ -1,4 +1,4 @@
-//! How a rank gets its first communicator.
+//! How a rank gets its first communicator, and who it is there.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -107,6 +107,14 @@ impl Communicator {
     /// # Errors
     ///
     /// As for [`Communicator::from_env`]; beside who is missing it says what kept one of them.
+    ///
+    /// ```
+    /// use brigade_comm::{Communicator, Settings, at_once};
+    ///
+    /// let world = Communicator::local_world(3, &Settings::default()).expect("a world");
+    /// let ranks = at_once(world, |comm| comm.rank()).expect("three threads");
+    /// assert_eq!(ranks, [0, 1, 2]);
+    /// ```
     pub fn local_world(ranks: usize, settings: &Settings) -> Result<Vec<Self>, Error> {
         Self::local_world_over(ranks, settings, &transports_in_process(ranks, settings)?)
     }
@@ -141,6 +149,16 @@ impl Communicator {
         let met = all_met(at_once(0..ranks, meet)?)?;
         let join = |met: Met| met.join(settings.clone());
         at_once(met, join)?.into_iter().collect()
+    }
+
+    /// This rank's number in the group.
+    pub fn rank(&self) -> usize {
+        self.shared().rank as usize
+    }
+
+    /// How many ranks the group has.
+    pub fn size(&self) -> usize {
+        self.shared().ranks as usize
     }
 }
 

@@ -7,6 +7,26 @@
 
 #![warn(missing_debug_implementations)]
 
+// `Communicator` is documented in this order: how one is made, its calls, groups made of it, calls
+// that go on, the rest; and what needs a device at the end.
+mod join;
+
+mod typed;
+
+mod messages;
+mod sharded;
+mod split;
+
+mod grow;
+mod shrink;
+
+mod owned;
+mod work;
+
+mod communicator;
+mod describe;
+mod window;
+
 pub mod bootstrap;
 pub mod bytes;
 pub mod control;
@@ -20,9 +40,7 @@ mod aside;
 mod call;
 mod choice;
 mod codes;
-mod communicator;
 mod debug;
-mod describe;
 mod drive;
 mod dtype;
 mod eagerness;
@@ -30,19 +48,15 @@ mod engine;
 mod error;
 mod extent;
 mod float8;
-mod grow;
 mod header;
 mod inside;
 mod interrupt;
-mod join;
 mod locked;
 mod maker;
-mod messages;
 mod middle;
 mod nodes;
 mod numbers;
 mod op;
-mod owned;
 mod plan;
 mod purpose;
 mod reduction;
@@ -50,17 +64,11 @@ mod run;
 mod say;
 mod select;
 mod settings;
-mod sharded;
-mod shrink;
 mod slip;
-mod split;
 mod sys;
 mod threads;
 mod tuning;
-mod typed;
 mod wait;
-mod window;
-mod work;
 mod world;
 
 pub use brigade_transports::LendingStats;

@@ -43,11 +43,23 @@ impl Communicator {
     /// # Errors
     ///
     /// Those of a call.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let mut word = *b"hello";
+    /// match comm.rank() {
+    ///     0 => comm.send(&word, 1)?,
+    ///     _ => comm.recv(&mut word, 0)?,
+    /// }
+    /// assert_eq!(&word, b"hello");
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<(), Error> {
         self.messages().send(data, to).run()
     }
 
-    /// Receive `data` from rank `from`.
+    /// Receive `data` from rank `from`, which sends it by [`Communicator::send`].
     ///
     /// # Errors
     ///

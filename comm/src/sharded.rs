@@ -65,6 +65,20 @@ impl Communicator {
     /// # Panics
     ///
     /// When `update` does. The other ranks are told, and the group has ended.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let (mut gradients, mut weights) = ([1.0; 5], [10.0; 5]);
+    /// let mut descend = |_part, gradients: &mut [f32], weights: &mut [f32]| {
+    ///     for (weight, gradient) in weights.iter_mut().zip(gradients) {
+    ///         *weight -= 0.5 * *gradient;
+    ///     }
+    /// };
+    /// comm.sharded_update(&mut gradients, Op::Sum, &mut weights, &mut descend)?;
+    /// assert_eq!(weights, [9.0; 5]);
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn sharded_update<G: Element, W: Element>(
         &self,
         gradients: &mut [G],

@@ -26,6 +26,15 @@ impl Communicator {
     /// Those of a call, and [`Error::Join`] if this rank cannot join the new group, or hears that
     /// another could not, and why. Whoever had joined by then gets that from its first call that
     /// waits there. Other new groups, and this one, are as good as before.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// // Each rank for itself; all with one colour would be in one group.
+    /// let alone = comm.split(Some(comm.rank() as u32), 0)?.expect("it gave a colour");
+    /// assert_eq!((alone.rank(), alone.size()), (0, 1));
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>, Error> {
         self.split_with(color, key, self.settings().clone())
     }

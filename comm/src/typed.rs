@@ -27,6 +27,15 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] for an operator that has no meaning for `T`; otherwise what ended the
     /// group.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let mut numbers = [comm.rank() as f32, 1.0];
+    /// comm.all_reduce(&mut numbers, Op::Sum)?;
+    /// assert_eq!(numbers, [1.0, 2.0]);
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
         let call = Call::new(Collective::AllReduce, T::DTYPE, op, data.len());
         self.run(&call, Buffers::InPlace(bytes_mut(data)))
@@ -94,6 +103,15 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] for an operator that has no meaning for `T`, an `input` that is not P
     /// times as long as `output`; otherwise what ended the group.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let mut own = [0];
+    /// comm.reduce_scatter(&[1, 10], &mut own, Op::Sum)?;
+    /// assert_eq!(own, [[2], [20]][comm.rank()]);
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &[T],
@@ -133,6 +151,15 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] for an `output` that is not P times as long as `input`; otherwise what
     /// ended the group.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let mut all = [0; 2];
+    /// comm.all_gather(&[comm.rank() as i32], &mut all)?;
+    /// assert_eq!(all, [0, 1]);
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         self.apart(&Call::moving(Collective::AllGather, T::DTYPE, input.len()), input, output)
     }
@@ -162,6 +189,15 @@ impl Communicator {
     /// # Errors
     ///
     /// [`Error::Invalid`] for a bad root; otherwise what ended the group.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let mut word = [*b"hello", *b"-----"][comm.rank()];
+    /// comm.broadcast(&mut word, 0)?;
+    /// assert_eq!(&word, b"hello");
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         let collective = Collective::Broadcast { root: rank_number(root) };
         let call = Call::moving(collective, T::DTYPE, data.len());
@@ -192,6 +228,15 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] for buffers of unequal lengths, or of a length that P does not divide;
     /// otherwise what ended the group.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// let mut came = [0; 2];
+    /// comm.all_to_all(&[[1, 2], [3, 4]][comm.rank()], &mut came)?;
+    /// assert_eq!(came, [[1, 3], [2, 4]][comm.rank()]);
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         if !input.len().is_multiple_of(self.size()) {
             return Err(Error::invalid(format!(

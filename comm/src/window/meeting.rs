@@ -59,6 +59,25 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] on every rank if one of them cannot, for want of memory say. Otherwise
     /// those of a call.
+    ///
+    /// ```
+    /// # use brigade_comm::*;
+    /// # at_once(Communicator::local_world(2, &Settings::default()).unwrap(), |comm| {
+    /// // Rank 0 has eight bytes and a counter for the others, rank 1 has nothing.
+    /// let size = [WindowSize { bytes: 8, signals: 1 }, WindowSize::default()][comm.rank()];
+    /// let window = comm.window(size)?;
+    /// let mut came = [0; 5];
+    /// if comm.rank() == 1 {
+    ///     window.put(0, 0, b"hello")?;
+    ///     window.signal(0, 0, 1)?;
+    /// } else {
+    ///     window.wait(0, 1)?;
+    ///     window.get(0, 0, &mut came)?;
+    ///     assert_eq!(&came, b"hello");
+    /// }
+    /// comm.barrier()?; // Nobody needs the windows any more.
+    /// # Ok::<(), Error>(()) }).unwrap().into_iter().for_each(Result::unwrap);
+    /// ```
     pub fn window(&self, size: WindowSize) -> Result<Window, Error> {
         meet(self, size)
     }
