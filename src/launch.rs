@@ -213,6 +213,7 @@ impl Ranks {
         let mut ending = Ending::NotYet;
         loop {
             for failure in self.reap(ending)? {
+                self.root.call_off(&news::in_vain(failure));
                 // A rank that ended by the signal that ended us all is no news.
                 let told = match outcome {
                     Outcome::Interrupted(signal) => failure.status.signal() == Some(signal),

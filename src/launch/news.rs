@@ -42,6 +42,11 @@ impl News {
     }
 }
 
+/// What those hear that wait for a rank which has ended so.
+pub(super) fn in_vain(failure: Failure) -> String {
+    format!("{}, and nobody starts another in its place", sentence(&mut [failure]))
+}
+
 /// How these ranks have ended, alike.
 fn sentence(failures: &mut [Failure]) -> String {
     failures.sort_by_key(|failure| failure.rank);

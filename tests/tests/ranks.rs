@@ -137,6 +137,25 @@ fn a_rank_that_ends_well_before_it_has_joined_is_told_of_to_those_who_wait() {
     assert_eq!((alone.status.code(), text(&alone.stderr)), (Some(0), String::new()));
 }
 
+/// Its launcher knows that nobody comes in its place, so they need not wait for who may.
+#[test]
+fn who_waits_for_a_rank_that_was_killed_is_told_at_once() {
+    let brigade = brigade();
+    let script = format!(
+        "[ $RANK = 2 ] && exec sleep 60; [ $RANK = 1 ] && {{ sleep 1; kill -KILL $$; }} & \
+         exec {} bench barrier --iters 1 --warmup 1",
+        brigade.display()
+    );
+    let output = run("-n 3 --grace-s 5", &script).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + libc::SIGKILL), "{said}");
+    let waited = said.lines().find(|line| line.contains("nobody starts another")).expect(&said);
+    assert!(waited.contains("rank 1 (pid ") && waited.contains("by signal 9 (SIGKILL)"), "{said}");
+    assert!(waited.contains("rank 2 of 3 never came; rank 1 (process "), "{said}");
+    let (in_time, late) = said.split_once("brigade: ending the rank that still runs").expect(&said);
+    assert!(in_time.contains(waited) && late.contains("rank 2 (pid "), "{said}");
+}
+
 #[test]
 fn a_program_that_is_not_found_is_told_where_it_was_looked_for() {
     let folder = Folder::new("not-found");

@@ -1,9 +1,11 @@
-//! How whoever runs a root tells it to end, and when it does; and sees whether ranks wait there.
+//! How whoever runs a root tells it to end, and when it does, or that nobody waits there for all
+//! ranks any more; and sees whether ranks wait there.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
@@ -13,13 +15,15 @@ use crate::say::warn;
 /// How long a root that is to end stays for ranks that have groups on devices to close.
 const STAY: Duration = Duration::from_secs(10);
 
-/// How the owner tells the thread to end, once. It holds both ends of the pair, so that ringing
-/// never meets a closed end, whoever ends first.
+/// How the owner tells the thread something. It holds both ends of the pair, so that ringing never
+/// meets a closed end, whoever ends first.
 #[derive(Debug)]
 pub(super) struct Bell {
     rung: AtomicBool,
     /// Whether ranks that have come wait for others to come.
     awaits: AtomicBool,
+    /// Why ranks wait in vain, until the thread has heard it: with it there is a byte to hear.
+    in_vain: Mutex<Option<String>>,
     mouth: UnixStream,
     ear: UnixStream,
 }
@@ -28,7 +32,7 @@ impl Bell {
     pub(super) fn new() -> io::Result<Self> {
         let (mouth, ear) = opened(UnixStream::pair)?;
         let (rung, awaits) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { rung, awaits, mouth, ear })
+        Ok(Self { rung, awaits, in_vain: Mutex::default(), mouth, ear })
     }
 
     pub(super) fn ring(&self) {
@@ -39,6 +43,23 @@ impl Bell {
 
     pub(super) fn has_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
+    }
+
+    /// Ranks wait in vain, and `why`.
+    pub(super) fn call_off(&self, why: &str) {
+        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        if in_vain.is_none() && (&self.mouth).write(&[1]).is_ok() {
+            *in_vain = Some(why.to_owned());
+        }
+    }
+
+    /// Why they do, once.
+    pub(super) fn called_off(&self) -> Option<String> {
+        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = in_vain.take()?;
+        // One byte is there: else the thread would find no rest.
+        let _heard = (&self.ear).read(&mut [0]);
+        Some(why)
     }
 
     pub(super) fn note_whether_it_awaits(&self, awaits: bool) {

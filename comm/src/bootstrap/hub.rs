@@ -5,6 +5,7 @@
 //! come the oldest goes. When all ranks have come the listener is closed, and its port is free.
 
 mod callers;
+mod owner;
 
 use std::collections::HashMap;
 use std::io;
@@ -108,6 +109,7 @@ impl Hub {
         if has_callers {
             self.accept();
         }
+        self.hear_owner();
         self.look_at_the_clock(Instant::now());
         self.flush();
         self.conns.retain(|conn| !conn.dead);
@@ -132,13 +134,6 @@ impl Hub {
         };
         let ending = self.ending.as_ref().map(Ending::until);
         self.conns.iter().filter_map(Conn::due).chain(stage).chain(ending).min()
-    }
-
-    /// Whether nobody needs a root that was told to end, or it has stayed for long enough.
-    fn may_end(&mut self, now: Instant) -> bool {
-        let Stage::Sitting(court) = &self.stage else { return true };
-        let ending = self.ending.get_or_insert_with(|| Ending::new(now));
-        ending.is_due(now, (&court.holders(), &self.own), &self.place)
     }
 
     fn attend(&mut self, index: usize) {

@@ -74,6 +74,12 @@ impl Root {
         !self.has_ended() && self.bell.awaits()
     }
 
+    /// Somebody whom ranks wait for here will not come, nor will anybody else in its place: they
+    /// give up at once, and hear `why`. Changes nothing once all have come.
+    pub fn call_off(&self, why: &str) {
+        self.bell.call_off(why);
+    }
+
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address

@@ -159,7 +159,8 @@ pub enum Refusal {
     Secret = 6,
     /// The root was closed before everybody had come.
     RootClosed = 7,
-    /// A rank of the root's own process cannot come: nobody else can in its place.
+    /// A rank cannot come, and nobody else will in its place: it is of the root's own process, or
+    /// whoever runs the root knows.
     RankUnable = 8,
     /// Some processes seal what they say, others do not.
     EncryptionDiffers = 9,
