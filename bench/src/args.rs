@@ -66,7 +66,7 @@ pub struct Args {
     /// algorithm of their own
     #[arg(long)]
     pub ordered: bool,
-    /// Element types, separated by commas, or `all`
+    /// Element types, separated by commas, as here or as in Python (float32), or `all`
     #[arg(long, default_value = "f32", value_parser = parse_dtypes)]
     pub dtype: Dtypes,
     /// Operators, separated by commas, or `all`
@@ -252,19 +252,15 @@ pub(crate) fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
 /// What a type is called here that has this name elsewhere.
 fn meant(name: &str) -> String {
     let ours = match name {
-        "float" | "float32" | "fp32" | "single" => "f32",
-        "double" | "float64" | "fp64" => "f64",
-        "half" | "float16" | "fp16" => "f16",
-        "bfloat16" => "bf16",
+        "float" | "fp32" | "single" => "f32",
+        "double" | "fp64" => "f64",
+        "half" | "fp16" => "f16",
         "float8_e4m3" | "float8_e4m3fn" | "fp8_e4m3" => "f8e4m3",
         "float8_e5m2" | "fp8_e5m2" => "f8e5m2",
-        "int8" | "char" => "i8",
-        "uint8" | "byte" => "u8",
-        "int16" => "i16",
-        "int" | "int32" => "i32",
-        "uint32" => "u32",
-        "int64" | "long" => "i64",
-        "uint64" => "u64",
+        "char" => "i8",
+        "byte" => "u8",
+        "int" => "i32",
+        "long" => "i64",
         _ => return String::new(),
     };
     format!("; did you mean {ours}?")
@@ -317,12 +313,14 @@ mod tests {
 
     #[test]
     fn types_by_other_names_are_told_by_ours() {
-        for (name, ours) in [("float32", "f32"), ("half", "f16"), ("bfloat16", "bf16")] {
+        for (name, ours) in [("float", "f32"), ("half", "f16"), ("long", "i64")] {
             let refused = parse_dtypes(name).unwrap_err();
             assert!(refused.ends_with(&format!("; did you mean {ours}?")), "{refused}");
             assert!(parse_dtypes(ours).is_ok());
         }
         assert!(!parse_dtypes("f33").unwrap_err().contains("mean"));
+        let of_python = parse_dtypes("float32,bfloat16,uint8").unwrap();
+        assert_eq!(of_python.0, [Dtype::F32, Dtype::Bf16, Dtype::U8]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub struct ExplainArgs {
     /// What carries the bytes, as for `brigade bench`
     #[arg(long, value_name = "NAMES")]
     pub transport: Option<String>,
-    /// The element type
+    /// The element type, as here or as in Python (float32)
     #[arg(long, default_value = "f32", value_parser = parse_dtypes)]
     pub dtype: Dtypes,
     /// The operator

@@ -90,6 +90,20 @@ impl Dtype {
         }
     }
 
+    /// What Python calls it, as in `brigade.Communicator`: `bfloat16` for `bf16`.
+    pub fn long_name(self) -> String {
+        let name = self.name();
+        let (kind, bits) = name.split_at(name.find(|c: char| c.is_ascii_digit()).unwrap_or(0));
+        let kind = match kind {
+            "i" => "int",
+            "u" => "uint",
+            "f" => "float",
+            "bf" => "bfloat",
+            other => other,
+        };
+        format!("{kind}{bits}")
+    }
+
     /// The number that stands for the type on the wire; it never changes.
     ///
     /// The types that NCCL knows have NCCL's numbers.
@@ -140,10 +154,11 @@ impl fmt::Display for Dtype {
 impl FromStr for Dtype {
     type Err = UnknownDtype;
 
+    /// By its name, or by that which NumPy and PyTorch have for it: `f32` is `float32`, too.
     fn from_str(name: &str) -> Result<Self, UnknownDtype> {
         Self::ALL
             .into_iter()
-            .find(|dtype| dtype.name() == name)
+            .find(|dtype| dtype.name() == name || dtype.long_name() == name)
             .ok_or_else(|| UnknownDtype { name: name.to_owned() })
     }
 }
@@ -152,7 +167,7 @@ impl FromStr for Dtype {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no element type is named {name:?}; there are i8 u8 i16 i32 u32 i64 u64 f16 bf16 f32 f64 \
-     f8e4m3 f8e5m2 bool"
+     f8e4m3 f8e5m2 bool, and the same as int8, bfloat16, float32 and so on"
 )]
 pub struct UnknownDtype {
     /// What was asked for.
@@ -204,8 +219,11 @@ mod tests {
     fn names_and_codes_lead_back_to_their_type() {
         for dtype in Dtype::ALL {
             assert_eq!(dtype.name().parse(), Ok(dtype));
+            assert_eq!(dtype.long_name().parse(), Ok(dtype));
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
         }
+        let long = [Dtype::Bf16, Dtype::F8e4m3, Dtype::U8, Dtype::Bool].map(Dtype::long_name);
+        assert_eq!(long, ["bfloat16", "float8e4m3", "uint8", "bool"]);
         assert_eq!(Dtype::from_code(14), None);
         assert!("f12".parse::<Dtype>().unwrap_err().to_string().contains("bf16"));
     }

@@ -1,8 +1,9 @@
 """A communicator on buffers: NumPy arrays, array.array, bytearray, memoryview.
 
 Every call takes C-contiguous buffers, whose type says what the elements are; `dtype` names types
-that buffers cannot ("bfloat16" over two-byte items, say). With wait=False a call returns a Work at
-once; in a brigade.group() it is only listed. Results are written to the buffers that are passed.
+that buffers cannot ("bfloat16", or "bf16", over two-byte items, say). With wait=False a call
+returns a Work at once; in a brigade.group() it is only listed. Results are written to the buffers
+that are passed.
 """
 
 import atexit

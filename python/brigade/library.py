@@ -15,6 +15,10 @@ DTYPES = {
     "float32": 7, "float64": 8, "bfloat16": 9, "float8e4m3": 10, "float8e5m2": 11, "int16": 12,
     "bool": 13,
 }
+# The command's names of the same types: bf16, u8.
+SHORT = {
+    name.replace("uint", "u").replace("int", "i").replace("float", "f"): name for name in DTYPES
+}
 LETTERS = {
     "b": "int8", "B": "uint8", "h": "int16", "i": "int32", "I": "uint32", "l": "int64",
     "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64",
@@ -240,10 +244,12 @@ class Span:
         if "O" in NAMES.sub("", letter):
             # No dtype= makes elements of what another process knows nothing of.
             raise ValueError(f"{argument} holds references to Python's objects")
+        name = SHORT.get(name, name) if isinstance(name, str) else name
         if not isinstance(name, str) or name not in DTYPES:
             wrong = f"dtype is {dtype!r}" if dtype else f"{argument} has elements of {letter!r}"
             raise ValueError(
-                f"{wrong}, which is no type here; dtype= names one of: {', '.join(DTYPES)}"
+                f"{wrong}, which is no type here; dtype= names one of: {', '.join(DTYPES)}; "
+                "or in short, as bf16 and u8"
             )
         size = LIBRARY.brigade_dtype_size(DTYPES[name])
         if view.len % size or (dtype is None and view.itemsize != size):

@@ -39,6 +39,7 @@ comm.all_reduce(plain, "avg")
 assert list(plain) == [ranks.mean(), 1.0]
 halves = numpy.full(3, 0x3F80, dtype="u2")
 comm.all_reduce(halves, dtype="bfloat16")
+comm.all_reduce(halves, "max", dtype="bf16")
 assert (halves == (numpy.float32(size).view("u4") >> 16)).all()
 
 mine = numpy.full(4, rank, "f4")

@@ -17,10 +17,13 @@ use serde::{Deserialize, Serialize};
 pub enum Precision {
     /// The weights themselves
     #[default]
+    #[value(alias = "float32")]
     F32,
     /// Weights rounded to bf16
+    #[value(alias = "bfloat16")]
     Bf16,
     /// Weights and gradients rounded to f16, with a loss scale that follows overflows
+    #[value(alias = "float16")]
     F16,
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use brigade_bench::size;
+use brigade_comm::Dtype;
 use brigade_offload::plan::{Number, Optimizer};
 
 /// A folder, with the rates that the user gives for it.
@@ -95,8 +96,10 @@ pub(super) fn parse_optimizer(text: &str) -> Result<Optimizer, String> {
 }
 
 pub(super) fn parse_number(text: &str) -> Result<Number, String> {
+    // By Python's names, too.
+    let dtype = text.parse::<Dtype>();
     let mut all = [Number::F32, Number::Bf16, Number::F16].into_iter();
-    all.find(|number| number.name() == text)
+    all.find(|number| dtype.as_ref().is_ok_and(|dtype| dtype.name() == number.name()))
         .ok_or_else(|| format!("{text:?} is none of f32, bf16, f16"))
 }
 
@@ -113,6 +116,14 @@ mod tests {
         for wrong in ["", "B", "7G", "-1B", "0K", "nanB", "1e30B"] {
             assert!(parse_count(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn numbers_have_the_names_of_python_too() {
+        for (text, number) in [("bf16", Number::Bf16), ("float32", Number::F32)] {
+            assert_eq!(parse_number(text), Ok(number));
+        }
+        assert!(parse_number("int8").is_err() && parse_number("f33").is_err());
     }
 
     #[test]

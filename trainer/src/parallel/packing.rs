@@ -25,10 +25,13 @@ const BLOCK: usize = 128;
 pub enum Packing {
     /// As they are
     #[default]
+    #[value(alias = "float32")]
     F32,
     /// Rounded to bf16
+    #[value(alias = "bfloat16")]
     Bf16,
     /// Rounded to f16
+    #[value(alias = "float16")]
     F16,
     /// 255 levels, with a scale for each 128 numbers
     Int8,

@@ -206,8 +206,8 @@ impl FromStr for Compress {
             None => (text, None),
         };
         match (name, number) {
-            ("bf16", None) => Ok(Compress::Bf16),
-            ("f16", None) => Ok(Compress::F16),
+            ("bf16" | "bfloat16", None) => Ok(Compress::Bf16),
+            ("f16" | "float16", None) => Ok(Compress::F16),
             ("topk", number) => {
                 let part = number.unwrap_or("0.01").parse().unwrap_or(f64::NAN);
                 let is_part = part > 0.0 && part <= 1.0;
@@ -252,6 +252,7 @@ mod tests {
         ] {
             assert_eq!((text.parse(), way.to_string().as_str()), (Ok(way), text));
         }
+        assert_eq!("bfloat16".parse(), Ok(Compress::Bf16));
         assert_eq!("topk".parse(), Ok(Compress::TopK(0.01)));
         assert_eq!("powersgd".parse(), Ok(Compress::PowerSgd(4)));
         for wrong in ["", "bf16:2", "topk:0", "topk:2", "topk:x", "powersgd:0", "powersgd:-1"] {
@@ -269,6 +270,11 @@ mod tests {
             assert_eq!(args.travel.gather, packing);
             args.validate(2).unwrap();
         }
+        // By the names of Python, too.
+        let flags = "--strategy fsdp --gather float32 --reduce bfloat16 --precision float16";
+        let args = crate::Args::of(flags);
+        assert_eq!((args.travel.gather, args.travel.reduce), (Packing::F32, Packing::Bf16));
+        assert_eq!(args.precision, crate::precision::Precision::F16);
     }
 
     #[test]
