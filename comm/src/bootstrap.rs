@@ -54,8 +54,9 @@ use vigil::Vigil;
 use wish::{CardMaker, Wish, draw};
 
 /// Join the world that `me` describes and wait until all its ranks have come, at most until
-/// `deadline`, without a word meanwhile. `card` (at most [`CARD_BYTES_MAX`] bytes) goes to all of
-/// them. What is said to the root is sealed if this rank shall `encrypt`, as all do or none.
+/// `deadline`, without a word meanwhile. `card` (at most
+/// [`CARD_BYTES_MAX`](crate::control::CARD_BYTES_MAX) bytes) goes to all of them. What is said to
+/// the root is sealed if this rank shall `encrypt`, as all do or none.
 ///
 /// Cost: three round trips to the root, four to seal, and the table of all cards. Errors: see
 /// [`JoinError`]; what concerns all ranks is told to all that have come, in the same words.
