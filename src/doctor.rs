@@ -1,10 +1,8 @@
 //! `brigade doctor`: what this machine has, which transports and GPUs work, and why others do not.
 
 mod tables;
-mod verdict;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -13,9 +11,8 @@ use brigade_comm::launch::{Launch, LaunchError};
 use brigade_comm::transports::{NAMES, details, transports};
 use brigade_transports::Unavailable;
 
+use crate::findings::{Verdict, line};
 use crate::{gpu, machine, offload, sys};
-
-pub(crate) use verdict::Verdict;
 
 /// Say what this machine has, which transports work, and why the others do not.
 #[derive(clap::Args)]
@@ -62,11 +59,6 @@ pub(crate) fn doctor(args: &Args) -> ExitCode {
     }
     problems.iter().for_each(|problem| println!("\nerror: {problem}"));
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// One thing and what is told of it, in the columns that all sections share.
-pub(crate) fn line(name: &str, words: impl Display) {
-    println!("  {name:<14} {words}");
 }
 
 fn print_machine() {

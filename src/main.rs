@@ -10,6 +10,7 @@ mod completions;
 mod cores;
 mod doctor;
 mod explain;
+mod findings;
 mod gpu;
 mod guard;
 mod interrupt;

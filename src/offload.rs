@@ -8,7 +8,7 @@ use brigade_bench::offload as bench;
 use brigade_offload::memory::{Arena, Budget};
 use brigade_offload::storage::{Settings, Storage};
 
-use crate::doctor::{Verdict, line};
+use crate::findings::{Verdict, line};
 use crate::outputs;
 
 /// Train what does not fit: plan the tiers of memory, measure drives and updates.

@@ -5,7 +5,7 @@ use brigade_cuda::nvrtc::{self, Compiler};
 use brigade_cuda::{Context, Cuda, Device, PeerLink, Result, Version};
 use brigade_trainer::kernels::cuda::{BLAS_VARIABLE, find_blas};
 
-use crate::doctor::{Verdict, line};
+use crate::findings::{Verdict, line};
 
 /// Print what there is. Nothing of it is needed: without a GPU all else works.
 pub(crate) fn print_gpus(verdict: &mut Verdict) {

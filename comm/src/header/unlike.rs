@@ -1,9 +1,9 @@
 //! Which settings make two calls differ, so that whoever reads of the two knows what to look at.
 
 use super::{Header, NO_ROOT, UPDATE};
+use crate::codes::number;
 use crate::control::frame::TEXT_BYTES_MAX;
 use crate::control::shortened;
-use crate::select::number;
 
 const ALGORITHMS: &str =
     "; all ranks need the same BRIGADE_ALGORITHM, BRIGADE_ORDERED and BRIGADE_TUNING";
@@ -56,8 +56,8 @@ mod tests {
 
     use super::*;
     use crate::call::{Call, Counts};
+    use crate::codes::code;
     use crate::header::Window;
-    use crate::select::code;
     use crate::{Dtype, Op};
 
     fn header(call: &Call, algorithm: Algorithm, window_bytes: u64) -> Header {

@@ -7,7 +7,7 @@ fn kernels_order_what_they_read_and_write() {
     if !has_device() {
         return;
     }
-    // What only has more blocks than others of the same kernel shows nothing more, for a minute each.
+    // What only has more blocks of a kernel shows nothing more, and takes a minute.
     let Some(reports) = races(&["operations::", "--skip=than_a_grid_is"]) else { return };
     assert_eq!(reports, "");
 }

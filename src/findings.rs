@@ -1,7 +1,12 @@
-//! The doctor's last lines: whether jobs can run here, over what, and what else would make a
-//! difference.
+//! What the doctor finds: a line for each thing, and at the end whether jobs can run here, over
+//! what, and what else would make a difference.
 
-use super::line;
+use std::fmt::Display;
+
+/// One thing and what is told of it, in the columns that all sections share.
+pub(crate) fn line(name: &str, words: impl Display) {
+    println!("  {name:<14} {words}");
+}
 
 /// What was found, the weightiest first.
 #[derive(Default)]
