@@ -29,6 +29,12 @@ pub(crate) fn memory_bytes() -> usize {
     *BYTES.get_or_init(|| number("BRIGADE_FAKE_CUDA_MEMORY", 1 << 30))
 }
 
+/// What kernels are compiled for: 90 stands for sm_90.
+fn arch() -> c_int {
+    static ARCH: OnceLock<usize> = OnceLock::new();
+    *ARCH.get_or_init(|| number("BRIGADE_FAKE_CUDA_ARCH", 90)) as c_int
+}
+
 /// How devices and processes reach each other's memory: `yes`, `no` or `broken`.
 pub(crate) fn peers() -> &'static str {
     static PEERS: OnceLock<String> = OnceLock::new();
@@ -70,8 +76,8 @@ fn attribute(which: c_int) -> Result<c_int, Code> {
         16 => MULTIPROCESSORS,
         38 => 4 << 20,
         39 => 2048,
-        75 => 9,
-        76 => 0,
+        75 => arch() / 10,
+        76 => arch() % 10,
         81 => 228 * 1024,
         41 | 95 | 99 | 102 | 103 | 115 => 1,
         124 => 0,

@@ -15,6 +15,7 @@
 //! * `BRIGADE_FAKE_CUDA=off`: tests use the machine's own driver instead.
 //! * `BRIGADE_FAKE_CUDA_DEVICES`: how many devices there are (1).
 //! * `BRIGADE_FAKE_CUDA_MEMORY`: bytes of memory of each, for each process (1 GiB).
+//! * `BRIGADE_FAKE_CUDA_ARCH`: what kernels are compiled for (90).
 //! * `BRIGADE_FAKE_CUDA_VERSION`: what the driver says that it speaks (12080).
 //! * `BRIGADE_FAKE_CUDA_CONTRACTS`: 1: products are added unrounded, where kernels allow it.
 //! * `BRIGADE_FAKE_CUDA_NVRTC`: the file of NVIDIA's NVRTC, which then compiles the kernels: what
