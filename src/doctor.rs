@@ -10,6 +10,7 @@ use brigade_comm::Settings;
 use brigade_comm::launch::{Launch, LaunchError};
 use brigade_comm::transports::{NAMES, details, transports};
 use brigade_transports::Unavailable;
+use brigade_transports::tcp::{self, Tcp};
 
 use crate::findings::{Verdict, line};
 use crate::{gpu, machine, offload, sys};
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     /// Print only the tables of all settings and variables
     #[arg(long, conflicts_with = "all")]
     settings: bool,
-    /// Print these tables beside the rest, not only what is set
+    /// Print these tables beside the rest, not only what differs from its default
     #[arg(long)]
     all: bool,
 }
@@ -97,7 +98,7 @@ fn print_transports(verdict: &mut Verdict) -> Option<String> {
     let mark = if in_process { '*' } else { ' ' };
     let (name, what) = ("loopback", "threads of one process, for tests and measurements");
     println!("  {mark} {name:<width$} yes  {what}");
-    judge_transports(verdict, &usable, lacking);
+    judge_transports(verdict, &settings, &usable, lacking);
     match problem {
         Some(error) => Some(error.to_string()),
         None if in_process || !usable.is_empty() => None,
@@ -110,20 +111,30 @@ fn print_transports(verdict: &mut Verdict) -> Option<String> {
 }
 
 /// What reaches whom, and what each that does not work lacks.
-fn judge_transports(verdict: &mut Verdict, usable: &[&str], lacking: Vec<(&str, String)>) {
+fn judge_transports(
+    verdict: &mut Verdict,
+    settings: &Settings,
+    usable: &[&str],
+    lacking: Vec<(&str, String)>,
+) {
     let between: Vec<&str> = usable.iter().copied().filter(|name| *name != "shm").collect();
     if !usable.is_empty() {
         verdict.works(format!("ranks on one machine, over {}", usable.join(", ")));
     }
-    let leads_out = |(_, address): &(String, IpAddr)| !address.is_loopback();
-    let is_connected = sys::interfaces().is_ok_and(|found| found.iter().any(leads_out));
+    let interface = settings.interface.clone();
+    let addresses = Tcp::new(tcp::Settings { interface, ..Default::default() }).interfaces();
+    let leads_out = |found: &tcp::Interface| match found.address {
+        IpAddr::V4(address) => !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    };
+    let is_connected = addresses.is_ok_and(|found| found.iter().any(leads_out));
     match (between.is_empty(), is_connected) {
         (true, _) => {}
         (_, true) => {
             verdict.works(format!("ranks on several machines, over {}", between.join(", ")));
         }
         (_, false) => {
-            let next = "give an interface an address that others reach; there is only the loopback";
+            let next = "let an interface that BRIGADE_INTERFACE admits have an address for others";
             verdict.lacks("ranks on several machines", next);
         }
     }

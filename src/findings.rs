@@ -32,9 +32,9 @@ impl Verdict {
             true => println!("\nverdict: jobs can run here"),
             false => println!("\nverdict: no job can run here before what stands below is mended"),
         }
-        // What works is no comfort where nothing can begin.
-        let lists = [("works", &self.works), ("missing", &self.lacks)];
-        for (name, list) in lists {
+        // What would work is no comfort where nothing can begin.
+        let works = if is_well { &self.works[..] } else { &[] };
+        for (name, list) in [("works", works), ("missing", &self.lacks)] {
             for (at, what) in list.iter().enumerate() {
                 line(if at == 0 { name } else { "" }, what);
             }

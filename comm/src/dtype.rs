@@ -154,7 +154,7 @@ impl fmt::Display for Dtype {
 impl FromStr for Dtype {
     type Err = UnknownDtype;
 
-    /// By its name, or by that which NumPy and PyTorch have for it: `f32` is `float32`, too.
+    /// By its name, or by that which it has in Python: `f32` is `float32`, too.
     fn from_str(name: &str) -> Result<Self, UnknownDtype> {
         Self::ALL
             .into_iter()

@@ -8,6 +8,7 @@
 //!
 //! * `meeting`, `ways`: how the windows of a group come to know each other
 //! * `request`: messages, read as hostile; `asker`, `clerk`: those who send and carry them out
+//! * `size`: how much of it a rank exposes; `ends`: the transports' share of it, and where to sleep
 //! * `held`: the own window, and how its users hear of the thread that serves it
 
 mod asker;

@@ -15,9 +15,12 @@ DTYPES = {
     "float32": 7, "float64": 8, "bfloat16": 9, "float8e4m3": 10, "float8e5m2": 11, "int16": 12,
     "bool": 13,
 }
-# The command's names of the same types: bf16, u8.
+# The command's names of the same types, such as bf16; not i8 and u8, which are eight bytes long to
+# NumPy.
 SHORT = {
-    name.replace("uint", "u").replace("int", "i").replace("float", "f"): name for name in DTYPES
+    name.replace("uint", "u").replace("int", "i").replace("float", "f"): name
+    for name in DTYPES
+    if name not in ("int8", "uint8")
 }
 LETTERS = {
     "b": "int8", "B": "uint8", "h": "int16", "i": "int32", "I": "uint32", "l": "int64",
@@ -249,7 +252,7 @@ class Span:
             wrong = f"dtype is {dtype!r}" if dtype else f"{argument} has elements of {letter!r}"
             raise ValueError(
                 f"{wrong}, which is no type here; dtype= names one of: {', '.join(DTYPES)}; "
-                "or in short, as bf16 and u8"
+                "or in short, as bf16 and f32"
             )
         size = LIBRARY.brigade_dtype_size(DTYPES[name])
         if view.len % size or (dtype is None and view.itemsize != size):

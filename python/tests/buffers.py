@@ -41,6 +41,8 @@ halves = numpy.full(3, 0x3F80, dtype="u2")
 comm.all_reduce(halves, dtype="bfloat16")
 comm.all_reduce(halves, "max", dtype="bf16")
 assert (halves == (numpy.float32(size).view("u4") >> 16)).all()
+# Eight bytes to NumPy, and one on the command line.
+assert "dtype is 'i8', which is no type" in refused(comm.all_reduce, numpy.ones(2, "i8"), dtype="i8")
 
 mine = numpy.full(4, rank, "f4")
 everyone = numpy.empty((size, 4), "f4")

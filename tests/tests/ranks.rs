@@ -142,7 +142,7 @@ fn a_rank_that_ends_well_before_it_has_joined_is_told_of_to_those_who_wait() {
 fn who_waits_for_a_rank_that_was_killed_is_told_at_once() {
     let brigade = brigade();
     let script = format!(
-        "[ $RANK = 2 ] && exec sleep 60; [ $RANK = 1 ] && {{ sleep 1; kill -KILL $$; }} & \
+        "[ $RANK = 2 ] && exec sleep 60; [ $RANK = 1 ] && {{ sleep 3; kill -KILL $$; }} & \
          exec {} bench barrier --iters 1 --warmup 1",
         brigade.display()
     );
@@ -154,6 +154,18 @@ fn who_waits_for_a_rank_that_was_killed_is_told_at_once() {
     assert!(waited.contains("rank 2 of 3 never came; rank 1 (process "), "{said}");
     let (in_time, late) = said.split_once("brigade: ending the rank that still runs").expect(&said);
     assert!(in_time.contains(waited) && late.contains("rank 2 (pid "), "{said}");
+}
+
+/// However late: the root is there as long as its launcher, and does not count them as missing.
+#[test]
+fn who_comes_after_a_rank_has_failed_is_told_why_it_waits_in_vain() {
+    let late = format!("sleep 7; exec {} bench barrier --iters 1", brigade().display());
+    let script = format!("[ $RANK = 0 ] && exit 3; {late}");
+    let output = run("-n 2 --grace-s 30", &script).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let told = said.lines().find(|line| line.contains("nobody starts another")).expect(&said);
+    assert!(told.contains("rank 0 (pid ") && !told.contains("came"), "{said}");
 }
 
 #[test]

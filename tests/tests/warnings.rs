@@ -43,8 +43,11 @@ fn the_doctor_marks_what_works_and_ends_with_what_is_wrong() {
     let (_, last) = told.rsplit_once("\n\n").unwrap();
     let wanted = "error: ranks of different processes cannot reach each other over what";
     assert!(last.starts_with(wanted) && last.trim_end().lines().count() == 1, "{told}");
-    assert!(told.contains("\nverdict: no job can run here before what stands below"), "{told}");
-    assert!(!told.contains("ranks on one machine"), "{told}");
+    let unread = text(&self::told("doctor", &[("BRIGADE_TIMEOUT_MS", "soon")]).stdout);
+    for told in [told, unread] {
+        assert!(told.contains("\nverdict: no job can run here before what stands below"), "{told}");
+        assert!(!told.contains("ranks on one machine"), "{told}");
+    }
 }
 
 /// Who looks for the first time sees what is there and what that comes to, and no table of what
@@ -65,6 +68,8 @@ fn the_doctor_ends_with_a_verdict_and_tells_of_settings_that_are_set() {
     for name in ["  BRIGADE_PORTS ", "  BRIGADE_CACHE ", "OMPI_COMM_WORLD_RANK", "also read: "] {
         assert!(all.contains(name), "{name}: {all}");
     }
+    let inside = text(&told("doctor", &[("BRIGADE_INTERFACE", "lo")]).stdout);
+    assert!(inside.contains("  ranks on several machines: let an interface"), "{inside}");
     let plain = text(&told("doctor", &[]).stdout);
     assert!(plain.contains("\nsettings: all 22 have their defaults"), "{plain}");
     assert!(plain.lines().count() < 60, "{plain}");

@@ -54,7 +54,11 @@ pub(super) struct Hub {
 enum Stage {
     Gathering(Roster),
     Sitting(Court),
-    Failed { last_words: Arc<[u8]>, until: Instant },
+    /// Without an end it stays as long as its owner.
+    Failed {
+        last_words: Arc<[u8]>,
+        until: Option<Instant>,
+    },
 }
 
 impl Hub {
@@ -122,7 +126,7 @@ impl Hub {
         match &self.stage {
             Stage::Gathering(_) => true,
             Stage::Sitting(court) => !court.is_over() || !self.conns.is_empty(),
-            Stage::Failed { until, .. } => Instant::now() < *until,
+            Stage::Failed { until, .. } => until.is_none_or(|until| Instant::now() < until),
         }
     }
 
@@ -130,7 +134,7 @@ impl Hub {
         let stage = match &self.stage {
             Stage::Gathering(roster) => roster.due(),
             Stage::Sitting(court) => court.due(),
-            Stage::Failed { until, .. } => Some(*until),
+            Stage::Failed { until, .. } => *until,
         };
         let ending = self.ending.as_ref().map(Ending::until);
         self.conns.iter().filter_map(Conn::due).chain(stage).chain(ending).min()
@@ -284,7 +288,7 @@ impl Hub {
             conn.say(Arc::clone(&last_words));
             conn.close(now);
         }
-        self.stage = Stage::Failed { last_words, until: now + AFTERMATH };
+        self.stage = Stage::Failed { last_words, until: Some(now + AFTERMATH) };
     }
 
     fn refuse(&mut self, index: usize, kind: Refusal, why: &str) {

@@ -224,7 +224,7 @@ fn circles<'a>(modules: &Crate<'a>) -> Vec<Vec<&'a str>> {
 /// The modules of which this one imports something, without its own room.
 fn imports<'m>(modules: &'m Crate<'_>, here: &Names, module: &Module<'_>) -> BTreeSet<&'m Names> {
     let imported = module.uses.values().cloned();
-    let mentioned = mentions(module.code).filter_map(|names| match names[0].as_str() {
+    let mentioned = mentions(module.code).filter_map(|names| match names.first()?.as_str() {
         "crate" | "super" | "self" => Some(names),
         first => {
             let known = module.uses.get(first).filter(|known| known.len() > 1)?;
