@@ -16,19 +16,7 @@ END
 ffi=$(dirname "$0")
 . "$ffi/installing.sh"
 prefix=/usr/local libdir= destdir= from=
-while [ $# -gt 0 ]; do
-    case "$1" in
-        --prefix | --libdir | --destdir | --from) needs_value "$@" ;;
-    esac
-    case "$1" in
-        --prefix) prefix=$2 ;;
-        --libdir) libdir=$2 ;;
-        --destdir) destdir=$2 ;;
-        --from) from=$2 ;;
-        *) usage; [ "$1" = --help ] && exit 0 || exit 2 ;;
-    esac
-    shift 2
-done
+take_flags "--prefix --libdir --destdir --from" "$@"
 # What is written into files holds anywhere.
 prefix=$(absolute "$prefix")
 libdir=$(absolute "${libdir:-$prefix/lib}")

@@ -2,30 +2,24 @@
 
 root=$(cd "$ffi/.." && pwd -P)
 
-# take_flags "$@": those of a script that installs one library; sets $libdir and $from. The script
-# has said its `usage`.
+# take_flags FLAGS "$@": each flag of FLAGS, such as --libdir, sets the variable of its name. The
+# script has said its `usage`.
 take_flags() {
+    known=" $1 "
+    shift
     while [ $# -gt 0 ]; do
-        case "$1" in
-            --libdir | --from) needs_value "$@" ;;
-        esac
-        case "$1" in
-            --libdir) libdir=$2 ;;
-            --from) from=$2 ;;
+        case "$known" in
+            *" $1 "*) ;;
             *) usage; [ "$1" = --help ] && exit 0 || exit 2 ;;
         esac
+        if [ -z "${2:-}" ]; then
+            echo "$0: $1 needs a value" >&2
+            usage >&2
+            exit 2
+        fi
+        eval "${1#--}=\$2"
         shift 2
     done
-    libdir=$(absolute "$libdir")
-    from=$(absolute "$from")
-}
-
-# needs_value FLAG [VALUE]
-needs_value() {
-    [ -z "${2:-}" ] || return 0
-    echo "$0: $1 needs a value" >&2
-    usage >&2
-    exit 2
 }
 
 # absolute PATH: paths are those of whoever calls.

@@ -14,7 +14,9 @@ END
 ffi=$(dirname "$0")/..
 . "$ffi/installing.sh"
 libdir=/usr/local/lib/brigade-nccl from=
-take_flags "$@"
+take_flags "--libdir --from" "$@"
+libdir=$(absolute "$libdir")
+from=$(absolute "$from")
 [ -n "$from" ] || build brigade-nccl
 mkdir -p "$libdir"
 put "$from/libbrigade_nccl.so" "$libdir/libbrigade_nccl.so"

@@ -13,7 +13,9 @@ END
 ffi=$(dirname "$0")/..
 . "$ffi/installing.sh"
 libdir=/usr/local/lib from=
-take_flags "$@"
+take_flags "--libdir --from" "$@"
+libdir=$(absolute "$libdir")
+from=$(absolute "$from")
 [ -n "$from" ] || build brigade-net
 mkdir -p "$libdir"
 plugin=$libdir/libnccl-net-brigade.so

@@ -15,9 +15,7 @@ pub(crate) fn print_gpus(verdict: &mut Verdict) {
             line("driver", format!("CUDA {} ({})", cuda.version(), cuda.file()));
             match print_devices(cuda) {
                 Ok(0) => verdict.lacks("GPUs", "the driver has none"),
-                Ok(devices) => {
-                    verdict.works(format!("memory of GPUs, of which there are {devices}"))
-                }
+                Ok(devices) => verdict.works(format!("calls on memory of GPUs ({devices} here)")),
                 Err(error) => {
                     verdict.lacks("GPUs", &error.to_string());
                     line("devices", format!("unknown: {error}"));

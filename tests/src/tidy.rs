@@ -96,3 +96,12 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<Source>) {
         }
     }
 }
+
+/// What a rule says of files with these paths and texts.
+#[cfg(test)]
+fn told(check: fn(&Tree, &mut Vec<Offence>), files: &[(&str, &str)]) -> Vec<String> {
+    let files = files.iter().map(|(path, text)| Source::new(*path, *text)).collect();
+    let mut offences = Vec::new();
+    check(&Tree { root: "/".into(), files }, &mut offences);
+    offences.iter().map(ToString::to_string).collect()
+}

@@ -72,7 +72,8 @@ fn the_doctor_ends_with_a_verdict_and_tells_of_settings_that_are_set() {
     assert!(inside.contains("  ranks on several machines: let an interface"), "{inside}");
     let plain = text(&told("doctor", &[]).stdout);
     assert!(plain.contains("\nsettings: all 22 have their defaults"), "{plain}");
-    assert!(plain.lines().count() < 60, "{plain}");
+    // Tables are more than half of what there is, and a host has as many interfaces in both.
+    assert!(plain.lines().count() + 40 < all.lines().count(), "{plain}");
 }
 
 #[test]

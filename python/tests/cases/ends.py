@@ -252,7 +252,7 @@ def who_raises_beside_a_thread_in_a_call_is_heard_of(backend, rank, world):
     assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("spawn")
 
 
-@case(bare=True, worlds=(2,), backends=("brigade",), seconds=150)
+@case(bare=True, worlds=(2,), backends=("brigade",), seconds=150, quick=True)
 def who_was_forked_by_a_child_that_was_spawned_is_heard_of(backend, rank, world):
     assert rank == 1 or "with ValueError: no such file" in heard_in_a_family("both")
 

@@ -67,8 +67,15 @@ struct Module<'a> {
     path: &'a str,
     /// Its code without tests.
     code: &'a str,
-    /// What it imports or hands on, under which name.
-    uses: BTreeMap<String, Names>,
+    /// What it imports or hands on, and under which name.
+    uses: Vec<(String, Names)>,
+}
+
+impl Module<'_> {
+    /// What a name stands for here.
+    fn known_as(&self, name: &str) -> Option<&Names> {
+        self.uses.iter().find(|(known, _)| known == name).map(|(_, names)| names)
+    }
 }
 
 /// The modules of one crate, by the names that lead to them from its root.
@@ -103,6 +110,9 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
         let Some(at) = file.path.find("src/") else { continue };
         let (root, rest) = (&file.path[..at], &file.path[at + 4..]);
         let names: Names = match rest.trim_end_matches(".rs") {
+            // The modules are the program's, where there is one: a library beside it hands on names
+            // of other crates.
+            "lib" if tree.file(&format!("{root}src/main.rs")).is_some() => continue,
             "lib" | "main" => vec![],
             module => module.split('/').map(str::to_owned).collect(),
         };
@@ -136,8 +146,8 @@ fn without_tests(code: &str, mut declared: impl FnMut(&str)) -> &str {
 }
 
 /// What stands behind every `use`, by the name that it has here.
-fn uses(code: &str) -> BTreeMap<String, Names> {
-    let mut all = BTreeMap::new();
+fn uses(code: &str) -> Vec<(String, Names)> {
+    let mut all = Vec::new();
     for statement in statements(code) {
         expand(statement, &[], &mut all);
     }
@@ -153,7 +163,7 @@ fn statements(code: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Take a tree of imports apart.
-fn expand(tree: &str, before: &[String], all: &mut BTreeMap<String, Names>) {
+fn expand(tree: &str, before: &[String], all: &mut Vec<(String, Names)>) {
     let tree = tree.trim();
     if let Some((head, rest)) = tree.split_once('{') {
         let names: Names = [before, &split(head)].concat();
@@ -179,7 +189,7 @@ fn expand(tree: &str, before: &[String], all: &mut BTreeMap<String, Names>) {
     }
     if let Some(last) = names.last().filter(|last| *last != "*") {
         let name = if alias.is_empty() { last.clone() } else { alias.trim().to_owned() };
-        all.insert(name, names);
+        all.push((name, names));
     }
 }
 
@@ -223,11 +233,11 @@ fn circles<'a>(modules: &Crate<'a>) -> Vec<Vec<&'a str>> {
 
 /// The modules of which this one imports something, without its own room.
 fn imports<'m>(modules: &'m Crate<'_>, here: &Names, module: &Module<'_>) -> BTreeSet<&'m Names> {
-    let imported = module.uses.values().cloned();
+    let imported = module.uses.iter().map(|(_, names)| names.clone());
     let mentioned = mentions(module.code).filter_map(|names| match names.first()?.as_str() {
         "crate" | "super" | "self" => Some(names),
         first => {
-            let known = module.uses.get(first).filter(|known| known.len() > 1)?;
+            let known = module.known_as(first).filter(|known| known.len() > 1)?;
             Some([known, &names[1..]].concat())
         }
     });
@@ -256,7 +266,7 @@ fn definer<'m>(
     for (index, name) in rest.iter().enumerate() {
         let inside = [&at[..], std::slice::from_ref(name)].concat();
         let is_last = index + 1 == rest.len();
-        let handed_on = modules.get(&at)?.uses.get(name).filter(|_| depth < 8);
+        let handed_on = modules.get(&at)?.known_as(name).filter(|_| depth < 8);
         match handed_on {
             Some(path) if is_last || !modules.contains_key(&inside) => {
                 let path = [path, &rest[index + 1..]].concat();
@@ -272,13 +282,10 @@ fn definer<'m>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::Source;
+    use crate::tidy::told;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let files = files.iter().map(|(path, text)| Source::new(*path, *text)).collect();
-        let mut offences = Vec::new();
-        check(&Tree { root: "/".into(), files }, &mut offences);
-        offences.iter().map(|offence| offence.to_string()).collect()
+        told(check, files)
     }
 
     const LIB: (&str, &str) = ("c/src/lib.rs", "mod a; mod b; mod d; pub use a::{A, f};");
@@ -292,9 +299,13 @@ mod tests {
             "use crate::{a::{self, A as Other}, x};",
             "fn g() { crate::f() }",
             "use crate::a; fn g() { a::f() }",
+            "fn g() { use crate::{A, x}; } mod m { use other::A; }",
         ] {
             assert_eq!(found(&[LIB, a, ("c/src/b.rs", upward)]).len(), 1, "{upward}");
         }
+        let program = ("c/src/main.rs", "mod a; mod b; mod d; use a::A;");
+        let beside = ("c/src/lib.rs", "pub use other::A;");
+        assert_eq!(found(&[program, beside, a, ("c/src/b.rs", "use crate::A;")]).len(), 1);
         let through = [("c/src/b.rs", "use crate::d::D;"), ("c/src/d.rs", "use crate::A;")];
         let told = found(&[LIB, a, through[0], through[1]]);
         assert!(told[0].contains("c/src/a.rs, c/src/b.rs, c/src/d.rs"), "{told:?}");

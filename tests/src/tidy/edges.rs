@@ -161,13 +161,10 @@ fn dependencies<'a>(path: &'a str, text: &'a str) -> Vec<Dependency<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::Source;
+    use crate::tidy::told;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let files = files.iter().map(|(path, text)| Source::new(*path, *text)).collect();
-        let mut offences = Vec::new();
-        check(&Tree { root: "/".into(), files }, &mut offences);
-        offences.iter().map(|offence| offence.to_string()).collect()
+        told(check, files)
     }
 
     #[test]

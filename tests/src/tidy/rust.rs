@@ -277,13 +277,12 @@ fn what_rooms_do_not_know(tree: &Tree, offences: &mut Vec<Offence>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::told;
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let tree = Tree { root: "/".into(), files: vec![Source::new(path, text)] };
-        let mut offences = Vec::new();
-        check(&tree, &mut offences);
-        offences.retain(|offence| !offence.what.contains("schedule crate says"));
-        offences.iter().map(|offence| offence.to_string()).collect()
+        let mut told = told(check, &[(path, text)]);
+        told.retain(|offence| !offence.contains("schedule crate says"));
+        told
     }
 
     #[test]
